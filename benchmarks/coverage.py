@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.families import autocorrelated
-from benchmarks.shares import numbers, percent
+from benchmarks.harness import numbers, percent, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit import CurveFit, fit_curves
 from isocompute_jax.fit.curves.forms import hill
@@ -39,9 +39,9 @@ FIRST = 1 / 50
 """Compute of the first evaluation, in units of C_mid."""
 BATCH = 800
 
-HEADER = (
-    "| noise | rho | data end at | covers A | covers C_mid | covers B | half width of A | true s.e. of A | sd of A "
-    "| A not identified |\n| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+HEAD = (
+    *("noise", "rho", "data end at", "covers A", "covers C_mid", "covers B", "half width of A", "true s.e. of A"),
+    *("sd of A", "A not identified"),
 )
 
 
@@ -82,8 +82,8 @@ def true_standard_error(cell: Cell, truth: Truth, compute: np.ndarray) -> float:
     return float(np.sqrt(np.linalg.inv(slopes.T @ np.linalg.solve(covariance, slopes))[1, 1]))
 
 
-def line(cell: Cell, truth: Truth, compute: np.ndarray, fits: Sequence[CurveFit]) -> str:
-    """One line of the table."""
+def line(cell: Cell, truth: Truth, compute: np.ndarray, fits: Sequence[CurveFit]) -> tuple[str, ...]:
+    """The cells of `HEAD`."""
 
     def covered(name: str) -> str:
         ends = np.array([fit.interval95[name] for fit in fits])
@@ -101,7 +101,7 @@ def line(cell: Cell, truth: Truth, compute: np.ndarray, fits: Sequence[CurveFit]
         f"{np.std([fit.asymptote for fit in fits]):.4f}",
         percent(np.array([not fit.identified["asymptote"] for fit in fits])),
     )
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def main() -> None:
@@ -109,14 +109,14 @@ def main() -> None:
     cells = [Cell(*values) for values in itertools.product(*map(numbers, (NOISE, CORRELATION, REACH)))]
     truth = Truth(FLOOR.value, ASYMPTOTE.value, MIDPOINT, STEEPNESS.value)
     rng = np.random.default_rng(SEED.value)
-    print(HEADER)
+    print_head(HEAD, left=())
     for cell in cells:
         compute, rewards = simulate(cell, truth, replicates=REPLICATES.value, points=POINTS.value, rng=rng)
         fits: list[CurveFit] = []
         for start in range(0, len(rewards), BATCH):
             part = rewards[start : start + BATCH]
             fits += fit_curves([compute] * len(part), list(part))
-        print(line(cell, truth, compute, fits), flush=True)
+        print_row(*line(cell, truth, compute, fits))
 
 
 if __name__ == "__main__":

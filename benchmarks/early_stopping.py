@@ -27,6 +27,17 @@ import numpy as np
 from absl import flags
 
 from benchmarks import families
+from benchmarks.harness import (
+    METRIC,
+    Table,
+    forecast_of,
+    long_table,
+    print_head,
+    print_row,
+    studies_of_flags,
+    study_flags,
+    with_all,
+)
 from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs
@@ -36,9 +47,7 @@ from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 
-STUDIES = flags.DEFINE_integer("studies", 10, "Studies of each family.")
-FIRST = flags.DEFINE_integer("first", 0, "Number of the first study of each family.")
-DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
+study_flags(10)
 LEVEL = flags.DEFINE_float("level", 0.01, "--stop_hopeless.")
 LOOKS = flags.DEFINE_integer("looks", 8, "How often the sweep is looked at, evenly over its evaluations.")
 RUNS = flags.DEFINE_multi_string(
@@ -47,7 +56,6 @@ RUNS = flags.DEFINE_multi_string(
 GALLERY = flags.DEFINE_bool("gallery", False, "The sweeps of gallery/ that have several n and one B_problem.")
 SEEDS = flags.DEFINE_integer("seeds", 0, "Seeds of each n of a recorded sweep that are replayed, the first; 0: all.")
 
-METRIC = "avg@4"
 RECORDED = pathlib.Path(__file__).parents[1] / "gallery"
 
 Truth = Callable[[float], np.ndarray]
@@ -56,50 +64,35 @@ Truth = Callable[[float], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """Runs to replay.
+    """Runs to replay, of K configurations."""
 
-    Attributes:
-      sizes, batches: n and B_problem of each configuration [K].
-      runs: (number of the configuration, compute [E], reward [E]) of each.
-      truths: what its stops are judged by, by name.
-    """
-
-    sizes: tuple[int, ...]
-    batches: tuple[int, ...]
-    runs: tuple[tuple[int, np.ndarray, np.ndarray], ...]
-    truths: dict[str, Truth]
+    sizes: tuple[int, ...]  # n of each configuration
+    batches: tuple[int, ...]  # and B_problem
+    runs: tuple[tuple[int, np.ndarray, np.ndarray], ...]  # number of the configuration, compute [E], reward [E]
+    truths: dict[str, Truth]  # what its stops are judged by, by name
 
     @property
     def end(self) -> float:
         return max(float(compute[-1]) for _, compute, _ in self.runs)
 
-    def table(self, reached: np.ndarray) -> dict[str, np.ndarray]:
+    def table(self, reached: np.ndarray) -> Table:
         """The long table of all runs [R], each as far as it has come."""
-        columns: dict[str, list[np.ndarray]] = {}
-        for number, ((k, compute, reward), last) in enumerate(zip(self.runs, reached, strict=True)):
-            kept = compute <= last
-            row = {
-                "run": number, "group_size": self.sizes[k], "problems_per_batch": self.batches[k], "seed": number,
-                "compute": compute[kept], METRIC: reward[kept],
-            }  # fmt: skip
-            for name, value in row.items():
-                columns.setdefault(name, []).append(np.broadcast_to(value, kept.sum()))
-        found = {name: np.concatenate(parts) for name, parts in columns.items()}
-        return found | {"run": np.char.add("run", found["run"].astype(str))}
+        return long_table(
+            {
+                "run": f"run{number}", "group_size": self.sizes[k], "problems_per_batch": self.batches[k],
+                "seed": number, "compute": compute[compute <= last], METRIC: reward[compute <= last],
+            }
+            for number, ((k, compute, reward), last) in enumerate(zip(self.runs, reached, strict=True))
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replay:
-    """What became of a sweep's runs [R].
+    """What became of a sweep's runs [R]."""
 
-    Attributes:
-      ends: compute at which each would end.
-      stopped: compute at which it was stopped; infinite where it was not.
-      chosen: number of the configuration that the fit advises for the whole compute, from all data, and after stops.
-    """
-
-    ends: np.ndarray
-    stopped: np.ndarray
+    ends: np.ndarray  # compute at which each would end
+    stopped: np.ndarray  # compute at which it was stopped; infinite where it was not
+    # number of the configuration that the fit advises for the whole compute, from all data, and after stops
     chosen: tuple[int, int]
 
 
@@ -117,10 +110,8 @@ def main() -> None:
 
 def simulated_sweeps() -> Iterator[tuple[str, Sweep]]:
     """Those of every family, by its name."""
-    draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
-    for number in range(FIRST.value, FIRST.value + STUDIES.value):
-        for family in families.FAMILIES:
-            yield family, simulated(families.simulate(family, draw, number))
+    for _, study in studies_of_flags():
+        yield study.family, simulated(study)
 
 
 def recorded_sweeps() -> Iterator[tuple[str, Sweep]]:
@@ -155,7 +146,7 @@ def recorded(path: str, seeds: int = 0) -> Sweep:
     groups, _ = group_runs(read_curves([path], options.read)[0])
     if len(groups) < 2:
         raise InputError(f"{path}: has one configuration, {groups[0].configuration.name}; a sweep has several")
-    drawn = forecast_of(groups)
+    drawn = drawn_from(groups)
     runs = [[(one.compute, one.columns[options.metric]) for one in group.runs] for group in groups]
     return Sweep(
         tuple(group.configuration.group_size for group in groups),
@@ -209,32 +200,28 @@ def loss(truth: Truth, k: int, *, start: float, end: float) -> float:
 def choice(sweep: Sweep, reached: np.ndarray) -> int:
     """The configuration advised for the whole compute, by the data as far as the runs have come."""
     groups, _ = group_runs(read_curves(memory_table(sweep.table(reached)), AnalysisOptions().read)[0])
-    found = forecast_of(groups)
+    found = drawn_from(groups)
     chosen = found.prospect(sweep.end, np.flatnonzero(found.members).tolist()).index
     own = groups[chosen].configuration
     return list(zip(sweep.sizes, sweep.batches, strict=True)).index((own.group_size, own.problems_per_batch))
 
 
-def forecast_of(groups: list) -> Forecast:
-    """The tool's draws of the curves."""
+def drawn_from(groups: list) -> Forecast:
+    """The fitter's draws of the curves."""
     stages = Stages(AnalysisOptions(), groups)
-    found = stages.forecast(stages.metric(AnalysisOptions().metric, intervals=True, profiles=False))
-    assert found is not None
-    return found
+    return forecast_of(stages, stages.metric(METRIC, intervals=True, profiles=False))
 
 
 def print_table(kind: str, rows: dict[str, list[list[float]]]) -> None:
     """By family: shares of compute and of stops, rewards."""
     print(f"\ntruth: {kind}\n")
-    print("| sweeps | compute saved | runs stopped | wrongly | most lost | regret | regret after stops |")
-    print("| :-- |" + " --: |" * 6)
-    for name, found in (*rows.items(), ("all", [row for part in rows.values() for row in part])):
+    print_head(("sweeps", "compute saved", "runs stopped", "wrongly", "most lost", "regret", "regret after stops"))
+    for name, found in with_all(rows):
         saved, stopped, wrong, lost, before, after = np.array(found).T
         share = f"{wrong.sum() / stopped.sum():.1%}" if stopped.sum() else "-"
-        print(
-            f"| {name} | {saved.mean():.1%} | {stopped.sum():.0f} | {wrong.sum():.0f} ({share}) | {lost.max():.4f} | "
-            f"{before.mean():.4f} | {after.mean():.4f} |"
-        )
+        wrongly = f"{wrong.sum():.0f} ({share})"
+        rewards = (f"{reward:.4f}" for reward in (lost.max(), before.mean(), after.mean()))
+        print_row(name, f"{saved.mean():.1%}", f"{stopped.sum():.0f}", wrongly, *rewards)
 
 
 if __name__ == "__main__":

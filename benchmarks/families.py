@@ -52,25 +52,15 @@ RANGES: dict[Draw, Ranges] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Study:
-    """A simulated sweep.
+    """A simulated sweep."""
 
-    Attributes:
-      family: of its curves.
-      group_sizes: [K].
-      compute: [E], 0 first.
-      per_seed: [K, S, E] measured rewards; NaN where an n was not evaluated.
-      correlation: of neighbouring evaluations' noise.
-      noise: its standard deviation.
-      truth: compute [A] -> rewards [K, A].
-    """
-
-    family: str
-    group_sizes: np.ndarray
-    compute: np.ndarray
-    per_seed: np.ndarray
-    correlation: float
-    noise: float
-    truth: Callable[[np.ndarray], np.ndarray]
+    family: str  # of its curves
+    group_sizes: np.ndarray  # [K]
+    compute: np.ndarray  # [E], 0 first
+    per_seed: np.ndarray  # [K, S, E] measured rewards; NaN where an n was not evaluated
+    correlation: float  # of neighbouring evaluations' noise
+    noise: float  # its standard deviation
+    truth: Callable[[np.ndarray], np.ndarray]  # compute [A] -> rewards [K, A]
 
     def with_seeds(self, count: int) -> Study:
         """The same with at most so many seeds."""

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import flags
 
+from benchmarks.harness import print_head, print_row
 from benchmarks.hidden_sweeps import SOURCES, hidden_sweep
 from benchmarks.settling import WAYS, Outcome, Rules, play
 from isocompute_jax import app
@@ -41,6 +42,8 @@ START = flags.DEFINE_float("start", 8.0, "The first run of each n goes up to C o
 RUNS = flags.DEFINE_integer("runs", 2, "Runs that are proposed, or drawn, at a time.")
 IMMATERIAL = flags.DEFINE_float("immaterial", 0.003, "Ends, too, where choosing today is expected to cost less reward.")
 MOST = flags.DEFINE_float("most", 2.0, "Ends unsettled after so many grids of one run of each n up to C.")
+
+HEAD = "sweep", "way", "sweeps", "settled", "immaterial", "cost / C", "median", "runs", "held", "near", "regret"
 
 
 def main() -> None:
@@ -68,13 +71,13 @@ def named(flag: flags.FlagHolder, known: Sequence[str]) -> list[str]:
 
 def print_table(rows: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> None:
     """By source and over all of them."""
-    print("\n| sweep | way | sweeps | settled | immaterial | cost / C | median | runs | held | near | regret |")
-    print("| :-- | :-- |" + " --: |" * 9)
+    print()
+    print_head(HEAD, left=(0, 1))
     ways = next(iter(rows.values()))
     together = {way: [each for of in rows.values() for each in of[way]] for way in ways}
     for source, by_way in [*rows.items(), ("all", together)]:
         for way, outcomes in by_way.items():
-            print(f"| {source} | {way} | {len(outcomes)} | {' | '.join(cells(outcomes))} |")
+            print_row(source, way, len(outcomes), *cells(outcomes))
 
 
 def cells(outcomes: Sequence[Outcome]) -> list[str]:

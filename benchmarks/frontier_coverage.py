@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
+from benchmarks.harness import numbers, percent, print_head, print_row
 from benchmarks.known_switches import SWEEPS, Answer, Condition, answers, simulate
-from benchmarks.shares import numbers, percent
 from isocompute_jax import app
 from isocompute_jax.fit.curves.forms import hill
 
@@ -37,15 +37,15 @@ JITTER = flags.DEFINE_float("jitter", 0.0, "Standard deviation of ln C_mid betwe
 POINTS = flags.DEFINE_integer("points", 30, "Evaluations per seed.", lower_bound=2)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the noise.")
 
-HEADER = (
-    "| curves | seeds | rho | bootstrap | covers the switch | width | has it | covers n\\* at 0.2, 0.9, 1.1 of the "
-    "switch, at the end | covers the fitted reward there | width | covers the expected reward | width |\n"
-    "| :-- | --: | --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |"
+HEAD = (
+    *("curves", "seeds", "rho", "bootstrap", "covers the switch", "width", "has it"),
+    "covers n\\* at 0.2, 0.9, 1.1 of the switch, at the end",
+    *("covers the fitted reward there", "width", "covers the expected reward", "width"),
 )
 
 
-def line(condition: Condition, method: str, found: Sequence[Answer]) -> str:
-    """One line of the table."""
+def line(condition: Condition, method: str, found: Sequence[Answer]) -> tuple[str, ...]:
+    """The cells of `HEAD`."""
     sweep = SWEEPS[condition.sweep]
     every = Answer(*(np.stack(part) for part in zip(*found, strict=True)))
     truths = {size: hill(np.array(sweep.budgets()), *curve) for size, curve in sweep.curves.items()}
@@ -68,7 +68,7 @@ def line(condition: Condition, method: str, found: Sequence[Answer]) -> str:
         *_rewards(every.fitted, truths),
         *_rewards(every.expected, truths),
     )
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def _rewards(advice: np.ndarray, truths: dict[int, np.ndarray]) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def main() -> None:
         for sweep, seeds, rho in itertools.product(STUDIES.value, numbers(SEEDS), numbers(CORRELATION))
     ]
     given = {"noise": NOISE.value, "jitter": JITTER.value, "points": POINTS.value}
-    print(HEADER)
+    print_head(HEAD, left=(0, 3))
     for condition in conditions:
         found: dict[str, list[Answer]] = {method: [] for method in METHODS.value}
         for i in range(REPLICATES.value):
@@ -106,7 +106,7 @@ def main() -> None:
             for method, answer in told.items():
                 found[method].append(answer)
         for method, rows in found.items():
-            print(line(condition, method, rows), flush=True)
+            print_row(*line(condition, method, rows))
 
 
 if __name__ == "__main__":

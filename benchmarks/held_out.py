@@ -10,22 +10,24 @@ against the noisy rewards that are there. The standard error is over studies: th
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from absl import flags
 
 from benchmarks import families
+from benchmarks.harness import print_head, print_row, studies_of_flags, study_flags, with_all
 from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter
 from isocompute_jax.fit.curves.points_to_fit import Records
 from isocompute_jax.fit.read import memory_table, read_curves
 
-STUDIES = flags.DEFINE_integer("studies", 60, "Studies of each family.")
-DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
+study_flags(60)
 
-RULES: tuple[Records, ...] = ("off", "strict")
+RULES: dict[Records, str] = {"off": "mean", "strict": "best so far"}
+"""What is predicted of a curve."""
+HEAD = ("family", "predicted", "studies", "inside 95%", "width", "n* within an octave", "measured reward lost by n*")
 
 
 class Score(NamedTuple):
@@ -39,19 +41,13 @@ class Score(NamedTuple):
 
 def main() -> None:
     """Flags -> table."""
-    draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
-    print("| family | predicted | studies | inside 95% | width | n* within an octave | measured reward lost by n* |")
-    print("| :-- | :-- | --: | --: | --: | --: | --: |")
-    every: dict[Records, list[Score]] = {rule: [] for rule in RULES}
-    for family in families.FAMILIES:
-        studies = [families.simulate(family, draw, i) for i in range(STUDIES.value)]
-        for rule in RULES:
-            found = [score(study, rule) for study in studies]
-            kept = [each for each in found if each is not None]
-            every[rule] += kept
-            print_row(family, rule, kept)
-    for rule in RULES:
-        print_row("all", rule, every[rule])
+    scores: dict[str, list[dict[Records, Score | None]]] = {}
+    for _, study in studies_of_flags():
+        scores.setdefault(study.family, []).append({rule: score(study, rule) for rule in RULES})
+    print_head(HEAD, left=(0, 1))
+    for family, found in with_all(scores):
+        for rule, predicted in RULES.items():
+            print_row(family, predicted, *cells([each[rule] for each in found if each[rule] is not None]))
 
 
 def score(study: families.Study, rule: Records) -> Score | None:
@@ -75,14 +71,12 @@ def _scored(found: HeldOut) -> Score:
     )
 
 
-def print_row(family: str, rule: Records, scores: list[Score]) -> None:
-    """Means over studies, and the standard error of the coverage."""
+def cells(scores: Sequence[Score | None]) -> tuple[object, ...]:
+    """Number of studies, means over them, and the standard error of the coverage."""
     rows = np.array(scores)
     inside, width, octave, regret = rows.mean(axis=0)
     error = rows[:, 0].std(ddof=1) / np.sqrt(len(rows))
-    what = "mean" if rule == "off" else "best so far"
-    cells = (family, what, len(rows), f"{inside:.1%} +- {error:.1%}", f"{width:.3f}", f"{octave:.0%}", f"{regret:.4f}")
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+    return len(rows), f"{inside:.1%} +- {error:.1%}", f"{width:.3f}", f"{octave:.0%}", f"{regret:.4f}"
 
 
 if __name__ == "__main__":

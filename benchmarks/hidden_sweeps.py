@@ -15,6 +15,7 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks import families
+from benchmarks.harness import METRIC, Table, long_table
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.frontier.next_runs import Candidate
 from isocompute_jax.sweeps.record import Sweep, read_sweep
@@ -28,7 +29,6 @@ SEEDS = 8
 POINTS = 15
 SPAN = 64.0
 """Evaluations are even in log C, from C over this up to C, as those of configs/playbook.py."""
-METRIC = "avg@4"
 RECORDED = pathlib.Path(__file__).parents[1] / "gallery" / "problems_64.parquet"
 SAME_COMPUTE = 1.02
 """Runs of one budget end within whole steps of it."""
@@ -66,41 +66,30 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenSweep:
-    """A sweep that is asked about.
+    """A sweep that is asked about."""
 
-    Attributes:
-      source: of `SOURCES`.
-      group_sizes: [K].
-      problems_per_batch: B_problem.
-      runs: [K][S] in the order in which they are told.
-      budget: C.
-      truth: [K] reward at C; of the recorded sweep the mean over its seeds.
-    """
-
-    source: str
-    group_sizes: tuple[int, ...]
+    source: str  # of `SOURCES`
+    group_sizes: tuple[int, ...]  # [K]
     problems_per_batch: int
-    runs: tuple[tuple[Run, ...], ...]
-    budget: float
-    truth: np.ndarray
+    runs: tuple[tuple[Run, ...], ...]  # [K][S] in the order in which they are told
+    budget: float  # C
+    truth: np.ndarray  # [K] reward at C; of the recorded sweep the mean over its seeds
 
     @property
     def best(self) -> int:
         """n* at the budget."""
         return self.group_sizes[int(self.truth.argmax())]
 
-    def table(self, told: Reached) -> dict[str, np.ndarray]:
+    def table(self, told: Reached) -> Table:
         """The long table of the runs that were told, each up to where it was."""
-        columns: dict[str, list[np.ndarray]] = {}
-        for (k, seed), compute in sorted(told.items()):
-            run = self.runs[k][seed].up_to(compute)
-            values = {
+        runs = ((k, seed, self.runs[k][seed].up_to(compute)) for (k, seed), compute in sorted(told.items()))
+        return long_table(
+            {
                 "group_size": self.group_sizes[k], "problems_per_batch": self.problems_per_batch,
                 "seed": seed, "compute": run.compute, METRIC: run.reward,
-            }  # fmt: skip
-            for name, value in values.items():
-                columns.setdefault(name, []).append(np.broadcast_to(value, run.compute.shape))
-        return {name: np.concatenate(parts) for name, parts in columns.items()}
+            }
+            for k, seed, run in runs
+        )  # fmt: skip
 
     def told_next(self, told: Reached, run: Candidate) -> Reached | None:
         """Further runs of a group size: seeds that were not told yet, else those that came least far.

@@ -69,22 +69,15 @@ class Condition:
 
 
 class Answer(NamedTuple):
-    """What one analysis says; W switches, B budgets.
+    """What one analysis says; W switches, B budgets."""
 
-    Attributes:
-      switch: [W] estimate; NaN where the frontier has none.
-      switch_ends: [W, 2].
-      group_size_ends: [B, 2].
-      fitted: [B, 4] recommended n, its reward and the ends of the reward's interval, by the fitted curves
-        (`--forecast=form`: the bootstrap's).
-      expected: [B, 4] the same by the forecast, which the answer gives.
-    """
-
-    switch: np.ndarray
-    switch_ends: np.ndarray
-    group_size_ends: np.ndarray
+    switch: np.ndarray  # [W] estimate; NaN where the frontier has none
+    switch_ends: np.ndarray  # [W, 2]
+    group_size_ends: np.ndarray  # [B, 2]
+    # [B, 4] recommended n, its reward and the ends of the reward's interval, by the fitted curves
+    # (`--forecast=form`: the bootstrap's)
     fitted: np.ndarray
-    expected: np.ndarray
+    expected: np.ndarray  # [B, 4] the same by the forecast, which the answer gives
 
 
 def simulate(

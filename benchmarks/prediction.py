@@ -20,6 +20,7 @@ import scipy.optimize
 from absl import flags
 
 from benchmarks import families
+from benchmarks.harness import print_head, print_row, studies_of_flags, study_flags
 from isocompute_jax import app
 from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions
@@ -33,10 +34,7 @@ from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.results import Configuration, Recommendation
 
-STUDIES = flags.DEFINE_integer("studies", 60, "Studies of each family.")
-DRAW = flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
-
-FAMILIES = flags.DEFINE_list("families", list((*families.FAMILIES, *families.RAGGED)), "Which families.")
+study_flags(60, (*families.FAMILIES, *families.RAGGED))
 
 TIMES = np.array([0.125, 1.0, 2.0, 4.0, 16.0])
 NAMES = ("1/8 C", "1 C", "2 C", "4 C", "16 C")
@@ -49,8 +47,7 @@ TOOL = "forecast (default)"
 
 def main() -> None:
     """Flags -> tables."""
-    draw: families.Draw = DRAW.value  # pyright: ignore[reportAssignmentType]
-    studies = [families.simulate(f, draw, i) for f in FAMILIES.value for i in range(STUDIES.value)]
+    studies = [study for _, study in studies_of_flags()]
     regret: dict[str, list[np.ndarray]] = {}
     quality: list[Quality] = []
     for study in studies:
@@ -181,34 +178,33 @@ def law(study: families.Study) -> np.ndarray:
 def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
     """Mean regret by family at 1 C and at 4 C, over all families at each ask, and paired differences."""
     print(f"{len(family)} studies. Mean regret by family at 1 C / 4 C; over all families at each multiple of C\n")
-    print("| method | " + " | ".join((*FAMILIES.value, *NAMES)) + " | tool less it, at 4 C |")
-    print("| :-- |" + " --: |" * (len(FAMILIES.value) + len(NAMES) + 1))
+    names = flags.FLAGS.families
+    print_head(("method", *names, *NAMES, "tool less it, at 4 C"))
     for name, rows in regret.items():
-        cells = ["{:.4f} / {:.4f}".format(*rows[family == f][:, [NOW, FAR]].mean(axis=0)) for f in FAMILIES.value]
+        cells = ["{:.4f} / {:.4f}".format(*rows[family == f][:, [NOW, FAR]].mean(axis=0)) for f in names]
         cells += [f"{value:.4f}" for value in rows.mean(axis=0)]
         gap = regret[TOOL][:, FAR] - rows[:, FAR]
         error = 1.96 * gap.std(ddof=1) / np.sqrt(len(gap))
         cells.append("" if name == TOOL else f"{gap.mean():+.4f} ± {error:.4f}")
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        print_row(name, *cells)
 
 
 def print_quality(quality: Quality, family: np.ndarray) -> None:
     """Coverage of the tool's 95% interval of the named n's reward, share of right n, error, and what it said."""
-    head = (*(f"interval holds: {name}" for name in NAMES), "right n: 1 C", "4 C", "said: 1 C", "4 C")
-    print("\n| family | " + " | ".join((*head, "said regret: 4 C", "error: 1 C", "4 C")) + " |")
-    print("| :-- |" + " --: |" * (len(head) + 3))
-    for name in (*FAMILIES.value, "all"):
-        rows = np.ones(len(family), bool) if name == "all" else family == name
+    by_family = {name: family == name for name in flags.FLAGS.families} | {"all": np.ones(len(family), bool)}
+    holds = (f"interval holds: {name}" for name in NAMES)
+    print()
+    print_head(("family", *holds, "right n: 1 C", "4 C", "said: 1 C", "4 C", "said regret: 4 C", "error: 1 C", "4 C"))
+    for name, rows in by_family.items():
         held, right, error, said, regret = (np.nanmean(part[rows], axis=0) for part in quality[:5])
         cells = [f"{share:.0%}" for share in (*held, *right[[NOW, FAR]], *said[[NOW, FAR]])]
         cells += [f"{value:.4f}" for value in (regret[FAR], *error[[NOW, FAR]])]
-        print(f"| {name} | " + " | ".join(cells) + " |")
-    print("\n| family | " + " | ".join(f"sure, wrong: {name}" for name in NAMES) + " |")
-    print("| :-- |" + " --: |" * len(NAMES))
-    for name in (*FAMILIES.value, "all"):
-        rows = np.ones(len(family), bool) if name == "all" else family == name
+        print_row(name, *cells)
+    print()
+    print_head(("family", *(f"sure, wrong: {name}" for name in NAMES)))
+    for name, rows in by_family.items():
         sure, both = quality.sure[rows].sum(axis=0), (quality.sure & quality.wrong)[rows].sum(axis=0)
-        print(f"| {name} | " + " | ".join(f"{s} of {rows.sum()}, {w}" for s, w in zip(sure, both, strict=True)) + " |")
+        print_row(name, *(f"{s} of {rows.sum()}, {w}" for s, w in zip(sure, both, strict=True)))
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.hidden_sweeps import METRIC, SAME_COMPUTE, HiddenSweep, Reached
+from benchmarks.harness import METRIC, alive, analysed, forecast_of
+from benchmarks.hidden_sweeps import SAME_COMPUTE, HiddenSweep, Reached
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.budget_grid import data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.next_runs import Candidate, candidates, propose
 from isocompute_jax.fit.further_runs import evaluations, optimal_sizes
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
-from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.read import ReadOptions
 
 WAYS = ("--next", "random", "grid", "interval")
 """How runs are added."""
@@ -92,14 +91,8 @@ def play(sweep: HiddenSweep, way: str, rules: Rules, number: int) -> Outcome:
 
 def look(sweep: HiddenSweep, told: Reached) -> Look:
     """The fitter's forecast of the runs that were told, at the budget."""
-    options = AnalysisOptions(read=ReadOptions(metric=METRIC))
-    runs, _ = read_curves(memory_table(sweep.table(told)), options.read)
-    stages = Stages(options, group_runs(runs)[0])
-    found = stages.metric(METRIC, intervals=True, profiles=False)
-    forecast = stages.forecast(found)
-    assert forecast is not None
-    alive = [i for i, fit in enumerate(found.fits) if fit.reaches(sweep.budget)]
-    among = alive or list(range(len(found.fits)))
+    stages, found = analysed(sweep.table(told), AnalysisOptions(read=ReadOptions(metric=METRIC)), profiles=False)
+    forecast, among = forecast_of(stages, found), alive(found, sweep.budget)
     rewards = forecast.rewards(sweep.budget)[:, among]
     interval = optimal_sizes(rewards, [sweep.group_sizes[k] for k in among])
     prospect = forecast.prospect(sweep.budget, among)

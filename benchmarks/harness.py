@@ -1,0 +1,100 @@
+"""What benchmarks of the fitter share: simulated studies, long tables, the fitter's view of them, Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from benchmarks import families
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.frontier.forecast import Forecast
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
+from isocompute_jax.fit.read import memory_table, read_curves
+from isocompute_jax.fit.stages import Stages
+from isocompute_jax.records.errors import InputError
+
+METRIC = "avg@4"
+Table = dict[str, np.ndarray]
+"""Column -> values, as `analyze` takes it."""
+
+
+def study_flags(studies: int, of: Sequence[str] = families.FAMILIES) -> None:
+    """Defines the flags by which `studies_of_flags` draws simulated sweeps: by default so many of each family."""
+    flags.DEFINE_integer("studies", studies, "Studies of each family.")
+    flags.DEFINE_integer("first", 0, "Number of the first study of each family.")
+    flags.DEFINE_enum("draw", "test", ["development", "test"], "Which studies are drawn.")
+    flags.DEFINE_list("families", list(of), "Which families.")
+
+
+def studies_of_flags() -> Iterator[tuple[int, families.Study]]:
+    """(number, study) of every family of the flags, number by number."""
+    given = flags.FLAGS
+    for number in range(given.first, given.first + given.studies):
+        for family in given.families:
+            yield number, families.simulate(family, given.draw, number)
+
+
+def long_table(runs: Iterable[Mapping[str, Any]]) -> Table:
+    """One table of many runs, each of whose columns is an array with an element per evaluation, or one value."""
+    columns: dict[str, list[np.ndarray]] = {}
+    for run in runs:
+        for name, values in run.items():
+            columns.setdefault(name, []).append(np.broadcast_to(values, run["compute"].shape))
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def analysed(
+    table: Table, options: AnalysisOptions | None = None, *, profiles: bool = True
+) -> tuple[Stages, MetricAnalysis]:
+    """The fitter's curves of a table, with their intervals."""
+    options = options or AnalysisOptions()
+    runs, _ = read_curves(memory_table(table), options.read)
+    stages = Stages(options, group_runs(runs)[0])
+    return stages, stages.metric(options.metric, intervals=True, profiles=profiles)
+
+
+def forecast_of(stages: Stages, found: MetricAnalysis) -> Forecast:
+    """The fitter's draws of these curves."""
+    forecast = stages.forecast(found)
+    assert forecast is not None
+    return forecast
+
+
+def alive(found: MetricAnalysis, budget: float) -> list[int]:
+    """The configurations that have not collapsed before a budget; all of them where every one has."""
+    return [i for i, fit in enumerate(found.fits) if fit.reaches(budget)] or list(range(len(found.fits)))
+
+
+def with_all(rows: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Rows by family, and at the end those of all families together."""
+    yield from rows.items()
+    yield "all", [row for part in rows.values() for row in part]
+
+
+def percent(hits: np.ndarray) -> str:
+    """A share with its Monte-Carlo standard error."""
+    share = hits.mean()
+    return f"{share:.1%} ± {100 * np.sqrt(share * (1 - share) / len(hits)):.1f}"
+
+
+def numbers(flag: flags.FlagHolder) -> list[float]:
+    """The values of a list flag."""
+    try:
+        return [float(text) for text in flag.value]
+    except ValueError:
+        raise InputError(f"--{flag.name}={','.join(flag.value)} must be numbers with commas between them") from None
+
+
+def print_head(columns: Sequence[str], *, left: Collection[int] = (0,)) -> None:
+    """The head of a Markdown table, of which columns `left` are aligned to the left and the others to the right."""
+    print_row(*columns)
+    print_row(*(":--" if place in left else "--:" for place in range(len(columns))))
+
+
+def print_row(*cells: object) -> None:
+    """A row of a Markdown table."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
