@@ -354,7 +354,8 @@ def prime_powers(text: str) -> dict[int, Any]:
     for base, exponent in _factors(product):
         if max(abs(base.p), base.q) > LARGEST_FACTORED:
             raise NotUnderstoodError(text)
-        for prime, power in sympy.factorrat(base, limit=TRIED).items():
+        powers: Any = sympy.factorrat(base, limit=TRIED)
+        for prime, power in powers.items():
             exponents[prime] = exponents.get(prime, 0) + power * exponent
     if -1 in exponents:
         exponents[-1] %= 2
