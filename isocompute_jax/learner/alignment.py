@@ -30,16 +30,13 @@ MicrobatchGradients = Callable[[Params, Batch, Credit, Params | None], Float[Arr
 
 @flax.struct.dataclass
 class Alignment:
-    """How the gradients of P problems align.
+    """How the gradients of P problems align."""
 
-    Attributes:
-      inner: [P, P] unbiased estimates of the inner products of their gradients; on the diagonal of squared norms, which
-        may be negative where there is no signal.
-      halves: [P] cosine of the two halves of each problem's rollouts: the share of a half's gradient that is no noise;
-        NaN without a gradient.
-    """
-
+    # unbiased estimates of the inner products of their gradients; on the diagonal of squared norms, which may be
+    # negative where there is no signal
     inner: Float[np.ndarray, "P P"]
+    # cosine of the two halves of each problem's rollouts: the share of a half's gradient that is no noise; NaN without
+    # a gradient
     halves: Float[np.ndarray, "P"]
 
     @property

@@ -26,31 +26,23 @@ class TokenBatch:
     """One batch, cut into M micro-batches of N rows of R rollouts of T tokens; S prompt tokens.
 
     A micro-batch is the same without the leading M; that is what a score function sees.
-
-    Attributes:
-      prompt_tokens: [M, N, S] left-padded.
-      prompt_mask: [M, N, S] False on padding.
-      tokens: [M, N, R, T] completion tokens, right-padded.
-      mask: [M, N, R, T] True on trained tokens.
-      sampler_logprobs: [M, N, R, T] float32; zero on padding.
-      rollout: [M, N, R] which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding
-        rows, whose mask is False.
-      num_microbatches: [] int32, how many of the M hold rows; the others are not computed.
-      old_logprobs: [M, N, R, T] of the learner before the update; None when the batch is used once, on-policy.
-      prompt_experts: [M, N, S, L, A] experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did
-        not say; None when it was not asked.
-      experts: [M, N, R, T, L, A] the same of the completions' tokens; the last is never read.
     """
 
-    prompt_tokens: Int[Array | np.ndarray, "*M N S"]
-    prompt_mask: Bool[Array | np.ndarray, "*M N S"]
-    tokens: Int[Array | np.ndarray, "*M N R T"]
-    mask: Bool[Array | np.ndarray, "*M N R T"]
-    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    prompt_tokens: Int[Array | np.ndarray, "*M N S"]  # left-padded
+    prompt_mask: Bool[Array | np.ndarray, "*M N S"]  # False on padding
+    tokens: Int[Array | np.ndarray, "*M N R T"]  # completion tokens, right-padded
+    mask: Bool[Array | np.ndarray, "*M N R T"]  # True on trained tokens
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]  # float32; zero on padding
+    # which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding rows, whose mask is
+    # False
     rollout: Int[Array | np.ndarray, "*M N R"]
+    # [] int32, how many of the M hold rows; the others are not computed
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    # of the learner before the update; None when the batch is used once, on-policy
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    # experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did not say; None when it was not asked
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
+    # the same of the completions' tokens; the last is never read
     experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
 
     axes: ClassVar[tuple[str | None, ...]] = ("batch",)
@@ -80,29 +72,23 @@ class PackedBatch:
     """One batch, cut into M micro-batches of N rows of T tokens, several whole sequences in each row.
 
     A micro-batch is the same without the leading M; that is what a score function sees.
-
-    Attributes:
-      tokens: [M, N, T] prompts and completions; 0 on padding.
-      first: [M, N, T] where the token's sequence begins in its row, so that token t has position t - first[t] and sees
-        first[t]..t; its own index on padding.
-      mask: [M, N, T] True on trained tokens: of the token itself, whose log-probability comes from the hidden state
-        before it.
-      sampler_logprobs: [M, N, T] float32; zero on prompts and padding.
-      rollout: [M, N, T] which of the P x G rollouts that `credit` saw the token belongs to, counted group by group; 0
-        on padding, whose mask is False.
-      num_microbatches: [] int32, how many of the M hold sequences; the others are not computed.
-      old_logprobs: [M, N, T] of the learner before the update; None when the batch is used once, on-policy.
-      experts: [M, N, T, L, A] experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when
-        it was not asked.
     """
 
-    tokens: Int[Array | np.ndarray, "*M N T"]
+    tokens: Int[Array | np.ndarray, "*M N T"]  # prompts and completions; 0 on padding
+    # where the token's sequence begins in its row, so that token t has position t - first[t] and sees first[t]..t; its
+    # own index on padding
     first: Int[Array | np.ndarray, "*M N T"]
+    # True on trained tokens: of the token itself, whose log-probability comes from the hidden state before it
     mask: Bool[Array | np.ndarray, "*M N T"]
-    sampler_logprobs: Float[Array | np.ndarray, "*M N T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N T"]  # float32; zero on prompts and padding
+    # which of the P x G rollouts that `credit` saw the token belongs to, counted group by group; 0 on padding, whose
+    # mask is False
     rollout: Int[Array | np.ndarray, "*M N T"]
+    # [] int32, how many of the M hold sequences; the others are not computed
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    # of the learner before the update; None when the batch is used once, on-policy
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
+    # experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when it was not asked
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
 
     axes: ClassVar[tuple[str | None, ...]] = ("rows", "tokens")
@@ -128,26 +114,21 @@ class TreeBatch:
 
     A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
     A micro-batch is the same without the leading M; that is what a score function sees.
-
-    Attributes:
-      nodes: [M, N, W] tokens of prompts, and of completions but their last, depth first; 0 on padding.
-      positions: [M, N, W] of the node in its sequence; a tree begins at 0, and so does each node of padding.
-      ends: [M, N, W] where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on
-        padding, which nobody sees.
-      edge_nodes: [M, N, E] nodes that edges leave; any on padding.
-      edge_tokens: [M, N, E] tokens that they lead to.
-      edges: [M, N, R, T] the edge of each completion token; any on padding.
-      tokens, mask, sampler_logprobs, rollout, num_microbatches, old_logprobs: as in `TokenBatch`.
     """
 
     axes: ClassVar[tuple[str | None, ...]] = ("batch",)
 
+    # tokens of prompts, and of completions but their last, depth first; 0 on padding
     nodes: Int[Array | np.ndarray, "*M N W"]
+    # of the node in its sequence; a tree begins at 0, and so does each node of padding
     positions: Int[Array | np.ndarray, "*M N W"]
+    # where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on padding, which nobody
+    # sees
     ends: Int[Array | np.ndarray, "*M N W"]
-    edge_nodes: Int[Array | np.ndarray, "*M N E"]
-    edge_tokens: Int[Array | np.ndarray, "*M N E"]
-    edges: Int[Array | np.ndarray, "*M N R T"]
+    edge_nodes: Int[Array | np.ndarray, "*M N E"]  # nodes that edges leave; any on padding
+    edge_tokens: Int[Array | np.ndarray, "*M N E"]  # tokens that they lead to
+    edges: Int[Array | np.ndarray, "*M N R T"]  # the edge of each completion token; any on padding
+    # as in `TokenBatch`
     tokens: Int[Array | np.ndarray, "*M N R T"]
     mask: Bool[Array | np.ndarray, "*M N R T"]
     sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]

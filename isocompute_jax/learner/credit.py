@@ -71,18 +71,12 @@ class CreditConfig:
 
 @flax.struct.dataclass
 class Credit:
-    """What P groups of G rollouts are worth.
+    """What P groups of G rollouts are worth."""
 
-    Attributes:
-      advantages: [P, G] float32.
-      policy_weights: [P, G] float32, weight of each token's policy-gradient term (`aggregation_weights`); 0 leaves the
-        rollout out.
-      regularizer_weights: [P, G] float32, the same for the KL and entropy terms.
-    """
-
-    advantages: Float[Array | np.ndarray, "*P G"]
+    advantages: Float[Array | np.ndarray, "*P G"]  # float32
+    # float32, weight of each token's policy-gradient term (`aggregation_weights`); 0 leaves the rollout out
     policy_weights: Float[Array | np.ndarray, "*P G"]
-    regularizer_weights: Float[Array | np.ndarray, "*P G"]
+    regularizer_weights: Float[Array | np.ndarray, "*P G"]  # float32, the same for the KL and entropy terms
 
     @property
     def takes_part(self) -> Bool[Array | np.ndarray, "*P G"]:

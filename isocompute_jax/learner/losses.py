@@ -152,17 +152,11 @@ def cap_binds(
 
 
 class PolicyTerms(NamedTuple):
-    """A policy-gradient loss per token.
+    """A policy-gradient loss per token."""
 
-    Attributes:
-      loss: [..., T] terms to be minimised.
-      ratio: [..., T] the importance ratio that the loss looks at.
-      cut: [..., T] bool, tokens whose gradient a clip takes away or a cap changes.
-    """
-
-    loss: Float[Array, "... T"]
-    ratio: Float[Array, "... T"]
-    cut: Bool[Array, "... T"]
+    loss: Float[Array, "... T"]  # terms to be minimised
+    ratio: Float[Array, "... T"]  # the importance ratio that the loss looks at
+    cut: Bool[Array, "... T"]  # bool, tokens whose gradient a clip takes away or a cap changes
 
 
 @runtime_checkable

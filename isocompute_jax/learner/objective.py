@@ -30,16 +30,11 @@ Metrics = dict[str, Array]
 
 @flax.struct.dataclass
 class Scores:
-    """What a model says of the tokens of a micro-batch, whose shape [N, R, T] or [N, T] is that of its `tokens`.
+    """What a model says of the tokens of a micro-batch, whose shape [N, R, T] or [N, T] is that of its `tokens`."""
 
-    Attributes:
-      logprobs: log-probabilities, in nats.
-      entropies: of the distributions that the tokens were drawn from, in nats.
-      metrics: what else it reports of itself, summed over trained tokens, or maxima by a name in `_max`.
-    """
-
-    logprobs: Float[Array, "..."]
-    entropies: Float[Array, "..."]
+    logprobs: Float[Array, "..."]  # log-probabilities, in nats
+    entropies: Float[Array, "..."]  # of the distributions that the tokens were drawn from, in nats
+    # what else it reports of itself, summed over trained tokens, or maxima by a name in `_max`
     metrics: Metrics = flax.struct.field(default_factory=dict)
 
     @classmethod

@@ -9,15 +9,10 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """Why a checkpoint may outlive those that follow it.
+    """Why a checkpoint may outlive those that follow it."""
 
-    Attributes:
-      milestone: whether it is kept for good.
-      score: how good its weights are, the higher the better; None where that was not measured.
-    """
-
-    milestone: bool = False
-    score: float | None = None
+    milestone: bool = False  # whether it is kept for good
+    score: float | None = None  # how good its weights are, the higher the better; None where that was not measured
 
 
 UNMARKED = Mark()

@@ -30,17 +30,11 @@ UNKNOWN = -1
 
 
 class Routed(NamedTuple):
-    """Where tokens [...] went.
+    """Where tokens [...] went."""
 
-    Attributes:
-      experts: A of each.
-      own: those that the router would have chosen: the same, unless they were replayed.
-      entropy: of the router's distribution over all experts, in nats.
-    """
-
-    experts: Int[Array, "... A"]
-    own: Int[Array, "... A"]
-    entropy: Float[Array, "..."]
+    experts: Int[Array, "... A"]  # A of each
+    own: Int[Array, "... A"]  # those that the router would have chosen: the same, unless they were replayed
+    entropy: Float[Array, "..."]  # of the router's distribution over all experts, in nats
 
 
 def route(

@@ -22,42 +22,27 @@ cotangents take two products each where operands are split (see `model.head`).""
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one step computes.
+    """What one step computes."""
 
-    Attributes:
-      rollouts: in a step.
-      tokens: of prompts and completions, as far as the layout reads them: packed rows read a prompt for each rollout.
-      positions: computed, padding included.
-      pairs: of query and key that see each other, in the mean of the layers.
-      computed_pairs: that are computed.
-      microbatches: that hold tokens.
-    """
-
-    rollouts: int
+    rollouts: int  # in a step
+    # of prompts and completions, as far as the layout reads them: packed rows read a prompt for each rollout
     tokens: float
-    positions: float
-    pairs: float
-    computed_pairs: float
-    microbatches: int
+    positions: float  # computed, padding included
+    pairs: float  # of query and key that see each other, in the mean of the layers
+    computed_pairs: float  # that are computed
+    microbatches: int  # that hold tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Of one step, over all devices.
+    """Of one step, over all devices."""
 
-    Attributes:
-      body: the layers' matrices.
-      attention: of pairs that see each other.
-      head: the output head.
-      computed: all that the devices do in bfloat16: padding, what is computed again, and the head's passes included.
-      computed_float32: the same, in float32.
-    """
-
-    body: float
-    attention: float
-    head: float
+    body: float  # the layers' matrices
+    attention: float  # of pairs that see each other
+    head: float  # the output head
+    # all that the devices do in bfloat16: padding, what is computed again, and the head's passes included
     computed: float
-    computed_float32: float
+    computed_float32: float  # the same, in float32
 
     @property
     def model(self) -> float:

@@ -219,15 +219,11 @@ def megablox_outer(x: Array, gradient: Array, sizes: Array, dtype: Any, *, inter
 
 
 class _Products(NamedTuple):
-    """What a kernel computes.
+    """What a kernel computes."""
 
-    Attributes:
-      product: (x [M, D], w [E, D, F], sizes) -> [M, F]; with `transposed`, x is [M, F] and gives [M, D].
-      outer: (x [M, D], y [M, F], sizes, dtype) -> [E, D, F], each group's x^T y.
-    """
-
+    # (x [M, D], w [E, D, F], sizes) -> [M, F]; with `transposed`, x is [M, F] and gives [M, D]
     product: Callable[..., Array]
-    outer: Callable[..., Array]
+    outer: Callable[..., Array]  # (x [M, D], y [M, F], sizes, dtype) -> [E, D, F], each group's x^T y
 
 
 _KERNELS: dict[GroupedKernel, _Products] = {

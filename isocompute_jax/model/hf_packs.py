@@ -26,19 +26,12 @@ Joined = tuple[tuple[ParamSpec, tuple[int, ...]], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Tensors that travel together: some of those beside the layers, or all tensors of some layers.
+    """Tensors that travel together: some of those beside the layers, or all tensors of some layers."""
 
-    Attributes:
-      tensors: in the order of their bytes.
-      joined: what they are made of.
-      first: the first layer.
-      layers: how many; 0 for tensors beside the layers.
-    """
-
-    tensors: tuple[TensorSpec, ...]
-    joined: Joined
-    first: int
-    layers: int
+    tensors: tuple[TensorSpec, ...]  # in the order of their bytes
+    joined: Joined  # what they are made of
+    first: int  # the first layer
+    layers: int  # how many; 0 for tensors beside the layers
 
 
 def buckets(config: ModelConfig) -> tuple[Bucket, ...]:

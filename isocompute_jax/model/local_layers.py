@@ -20,17 +20,11 @@ from isocompute_jax.model.layers import apply_rope, rope_angles
 
 
 class Places(NamedTuple):
-    """What positions [...] do to queries and keys.
+    """What positions [...] do to queries and keys."""
 
-    Attributes:
-      cos: of the angles of RoPE, [..., H/2].
-      sin: of the same.
-      temperature: of the queries of global layers, [...]; None where there is none.
-    """
-
-    cos: Array
-    sin: Array
-    temperature: Array | None
+    cos: Array  # of the angles of RoPE, [..., H/2]
+    sin: Array  # of the same
+    temperature: Array | None  # of the queries of global layers, [...]; None where there is none
 
 
 def places(config: ModelConfig, positions: Int[Array, "..."]) -> Places:

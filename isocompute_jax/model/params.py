@@ -26,28 +26,22 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpec:
-    """One parameter, which is one Hugging Face tensor, or one tensor a layer, or one part of such tensors.
+    """One parameter, which is one Hugging Face tensor, or one tensor a layer, or one part of such tensors."""
 
-    Attributes:
-      shape: shape, the leading L of layer parameters included.
-      axes: logical axis of each dimension (see `sharding.RULES`).
-      init: `zeros`, `ones`, or `normal` (standard deviation 0.02, as Qwen2).
-      hf_name: Hugging Face tensor name; `{layer}` and `{expert}` stand for the indices of stacked parameters, which
-        are our leading dimensions in this order.
-      hf_dims: for each dimension of the Hugging Face tensor, the dimensions of ours (stacked ones not counted) that it
-        joins, in row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
-      part: (index, count) where the Hugging Face tensor joins so many parameters along its last dimension; this is the
-        index-th of them.
-      interleaved: our last dimension is a head whose RoPE rotates the pairs (x_i, x_{i + H/2}), as everywhere here;
-        Hugging Face's are neighbours (x_2i, x_{2i + 1}).
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    init: Init
+    shape: tuple[int, ...]  # shape, the leading L of layer parameters included
+    axes: tuple[str | None, ...]  # logical axis of each dimension (see `sharding.RULES`)
+    init: Init  # `zeros`, `ones`, or `normal` (standard deviation 0.02, as Qwen2)
+    # Hugging Face tensor name; `{layer}` and `{expert}` stand for the indices of stacked parameters, which are our
+    # leading dimensions in this order
     hf_name: str
+    # for each dimension of the Hugging Face tensor, the dimensions of ours (stacked ones not counted) that it joins, in
+    # row-major order. ((1, 2), (0,)) stores [D, N, H] as [N x H, D], the [out, in] of a `torch.nn.Linear`.
     hf_dims: Joined
+    # (index, count) where the Hugging Face tensor joins so many parameters along its last dimension; this is the index-
+    # th of them
     part: tuple[int, int] = (0, 1)
+    # our last dimension is a head whose RoPE rotates the pairs (x_i, x_{i + H/2}), as everywhere here; Hugging Face's
+    # are neighbours (x_2i, x_{2i + 1})
     interleaved: bool = False
 
     @property

@@ -128,27 +128,16 @@ def _scores(scaled: Float[Array, "n V"], targets: Int[Array, "n"]) -> tuple[Floa
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """How the work is cut; hashable, so that it can be a static argument.
+    """How the work is cut; hashable, so that it can be a static argument."""
 
-    Attributes:
-      precision: of the head's products.
-      dtype: what the head is rounded to.
-      tied: whether the table is [V, D] rather than [D, V].
-      width: columns of a chunk.
-      mesh: None for one device.
-      tokens: mesh axes that the tokens are cut over.
-      embed: mesh axes that the table's D is cut over; among `tokens` (`sharding.RULES`).
-      vocab: mesh axes that its V is cut over.
-    """
-
-    precision: Precision
-    dtype: str
-    tied: bool
-    width: int
-    mesh: Mesh | None
-    tokens: tuple[str, ...] = ()
-    embed: tuple[str, ...] = ()
-    vocab: tuple[str, ...] = ()
+    precision: Precision  # of the head's products
+    dtype: str  # what the head is rounded to
+    tied: bool  # whether the table is [V, D] rather than [D, V]
+    width: int  # columns of a chunk
+    mesh: Mesh | None  # None for one device
+    tokens: tuple[str, ...] = ()  # mesh axes that the tokens are cut over
+    embed: tuple[str, ...] = ()  # mesh axes that the table's D is cut over; among `tokens` (`sharding.RULES`)
+    vocab: tuple[str, ...] = ()  # mesh axes that its V is cut over
 
     @property
     def table_spec(self) -> PartitionSpec:
@@ -298,20 +287,14 @@ def _backward(
 
 @dataclasses.dataclass(frozen=True)
 class _Chunk:
-    """Some columns of the head.
+    """Some columns of the head."""
 
-    Attributes:
-      start: the first, among the device's.
-      head: [v, D] or [D, v], in the model's dtype.
-      fresh: [1, v], False for columns that an earlier chunk has had: the last chunk is as wide as the others, and
-        overlaps with the one before.
-      chosen: [n, v], True for each token's target.
-    """
-
-    start: Array
-    head: Array
+    start: Array  # the first, among the device's
+    head: Array  # [v, D] or [D, v], in the model's dtype
+    # [1, v], False for columns that an earlier chunk has had: the last chunk is as wide as the others, and overlaps
+    # with the one before
     fresh: Array
-    chosen: Array
+    chosen: Array  # [n, v], True for each token's target
 
 
 def _chunk(plan: _Plan, table: Array, targets: Array, index: Array) -> _Chunk:

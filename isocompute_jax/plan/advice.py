@@ -17,17 +17,11 @@ POLICIES = ("none", "dots", "attention_output", "full")
 
 @dataclasses.dataclass(frozen=True)
 class Knob:
-    """A change of the config.
+    """A change of the config."""
 
-    Attributes:
-      flags: that make it.
-      saves: bytes of each device.
-      fits: whether the step then fits, reserve included.
-    """
-
-    flags: tuple[str, ...]
-    saves: float
-    fits: bool
+    flags: tuple[str, ...]  # that make it
+    saves: float  # bytes of each device
+    fits: bool  # whether the step then fits, reserve included
 
 
 def advise(config: RunConfig, topology: Topology, peak: float) -> Iterator[Knob]:

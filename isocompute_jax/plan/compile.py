@@ -35,25 +35,15 @@ from isocompute_jax.records.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """One update of a run, compiled.
+    """One update of a run, compiled."""
 
-    Attributes:
-      model_config: the model.
-      mesh: of the topology's devices.
-      state: shapes, dtypes and shardings of what training carries.
-      batch_shape: of a step's tokens.
-      program: what the compiler made.
-      lower_s: seconds that tracing took.
-      compile_s: seconds that the compiler took.
-    """
-
-    model_config: ModelConfig
-    mesh: Mesh
-    state: TrainState
-    batch_shape: BatchShape | PackShape | TreeShape
-    program: jax.stages.Compiled
-    lower_s: float
-    compile_s: float
+    model_config: ModelConfig  # the model
+    mesh: Mesh  # of the topology's devices
+    state: TrainState  # shapes, dtypes and shardings of what training carries
+    batch_shape: BatchShape | PackShape | TreeShape  # of a step's tokens
+    program: jax.stages.Compiled  # what the compiler made
+    lower_s: float  # seconds that tracing took
+    compile_s: float  # seconds that the compiler took
 
 
 def plan_mesh(config: RunConfig, topology: Topology) -> Mesh:

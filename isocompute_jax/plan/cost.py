@@ -28,17 +28,11 @@ WRITTEN = (1.16 * GB, 0.56 * GB)
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One part of a run.
+    """One part of a run."""
 
-    Attributes:
-      name: what it is.
-      seconds: it takes, in all.
-      devices: that are held for it.
-    """
-
-    name: str
-    seconds: Range
-    devices: int
+    name: str  # what it is
+    seconds: Range  # it takes, in all
+    devices: int  # that are held for it
 
     @property
     def device_hours(self) -> Range:
@@ -48,48 +42,28 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """Seconds of the parts of a run.
+    """Seconds of the parts of a run."""
 
-    Attributes:
-      update: all updates of a step.
-      drawing: a step's rollouts, none being under way before.
-      steady: the same where the window never runs empty.
-      weights: sending new weights to the servers, for each step.
-      evaluation: all evaluations.
-      closing: the last checkpoint, and all exports.
-      curation: solve rates of the problems, before the run.
-    """
-
-    update: Range
-    drawing: Range
-    steady: Range
-    weights: Range
-    evaluation: Range
-    closing: Range
-    curation: Range
+    update: Range  # all updates of a step
+    drawing: Range  # a step's rollouts, none being under way before
+    steady: Range  # the same where the window never runs empty
+    weights: Range  # sending new weights to the servers, for each step
+    evaluation: Range  # all evaluations
+    closing: Range  # the last checkpoint, and all exports
+    curation: Range  # solve rates of the problems, before the run
 
 
 @dataclasses.dataclass(frozen=True)
 class RunCost:
-    """Estimated cost of a whole run.
+    """Estimated cost of a whole run."""
 
-    Attributes:
-      step: seconds of a step, sampling and weights included.
-      weights: seconds of it in which new weights are sent.
-      parts: of the run; those that take no time are left out.
-      wall_hours: of all parts.
-      device_hours: of learner and sampler, at work or waiting.
-      learner: share of a step in which the learner updates.
-      sampler: share of a step in which the sampler samples.
-    """
-
-    step: Range
-    weights: Range
-    parts: tuple[Part, ...]
-    wall_hours: Range
-    device_hours: Range
-    learner: Range
-    sampler: Range
+    step: Range  # seconds of a step, sampling and weights included
+    weights: Range  # seconds of it in which new weights are sent
+    parts: tuple[Part, ...]  # of the run; those that take no time are left out
+    wall_hours: Range  # of all parts
+    device_hours: Range  # of learner and sampler, at work or waiting
+    learner: Range  # share of a step in which the learner updates
+    sampler: Range  # share of a step in which the sampler samples
 
 
 def run_cost(spans: Spans, *, num_steps: int, learner_devices: int, sampler_devices: int, overlapped: bool) -> RunCost:

@@ -24,15 +24,11 @@ from isocompute_jax.records.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-    """Bytes of one device, by what it does: a learner that samples in its own process does both in turns.
+    """Bytes of one device, by what it does: a learner that samples in its own process does both in turns."""
 
-    Attributes:
-      updating: the step's peak, and beside it the sampler's weights and a reference policy that the step does not read.
-      sampling: the sampler's peak, and the learner's state beside it; 0 where servers sample.
-    """
-
+    # the step's peak, and beside it the sampler's weights and a reference policy that the step does not read
     updating: float
-    sampling: float
+    sampling: float  # the sampler's peak, and the learner's state beside it; 0 where servers sample
 
     @property
     def peak(self) -> float:
@@ -42,44 +38,26 @@ class Together:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is known of a run before it starts.
+    """What is known of a run before it starts."""
 
-    Attributes:
-      config: of the run, resolved.
-      topology: of the learner.
-      model_config: the model's shape.
-      compiled: the step; None where the compiler refused it for memory.
-      refused: bytes that the compiler said the step, or the sampler's unit, needs, where it refused it.
-      memory: of each device, in the step; None where the compiler refused.
-      collectives: of an update.
-      work: tokens of an update, expected.
-      flops: of an update.
-      time: of an update, estimated.
-      lengths: assumed of rollouts.
-      unit: of a run that samples in the learner's process; None where servers sample, or the compiler refused.
-      together: what a device holds; None where the compiler refused.
-      sampling: of a step's rollouts, estimated; None where nothing was compiled to tell.
-      cost: of the run, estimated.
-      knobs: what would make it fit; empty where it fits.
-      layout: the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better.
-    """
-
-    config: RunConfig
-    topology: Topology
-    model_config: model.ModelConfig
-    compiled: CompiledStep | None
-    refused: float | None
-    memory: Memory | None
-    collectives: tuple[Collective, ...]
-    work: Work | None
-    flops: Flops | None
-    time: StepTime | None
-    lengths: Lengths
+    config: RunConfig  # of the run, resolved
+    topology: Topology  # of the learner
+    model_config: model.ModelConfig  # the model's shape
+    compiled: CompiledStep | None  # the step; None where the compiler refused it for memory
+    refused: float | None  # bytes that the compiler said the step, or the sampler's unit, needs, where it refused it
+    memory: Memory | None  # of each device, in the step; None where the compiler refused
+    collectives: tuple[Collective, ...]  # of an update
+    work: Work | None  # tokens of an update, expected
+    flops: Flops | None  # of an update
+    time: StepTime | None  # of an update, estimated
+    lengths: Lengths  # assumed of rollouts
+    # of a run that samples in the learner's process; None where servers sample, or the compiler refused
     unit: UnitFacts | None
-    together: Together | None
-    sampling: Sampling | None
-    cost: RunCost | None
-    knobs: tuple[Knob, ...]
+    together: Together | None  # what a device holds; None where the compiler refused
+    sampling: Sampling | None  # of a step's rollouts, estimated; None where nothing was compiled to tell
+    cost: RunCost | None  # of the run, estimated
+    knobs: tuple[Knob, ...]  # what would make it fit; empty where it fits
+    # the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better
     layout: tuple[int, float] | None = None
 
     @property

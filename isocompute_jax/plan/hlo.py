@@ -64,33 +64,22 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective of a program.
+    """One collective of a program."""
 
-    Attributes:
-      kind: one of `KINDS`.
-      wire_bytes: what each participant receives in one run, by a ring: (g - 1) / g of what is gathered or scattered,
-        twice that of an all-reduce.
-      count: how often a step runs it.
-      groups: numbers of the devices, in the order of the mesh, that take part together.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`
+    # what each participant receives in one run, by a ring: (g - 1) / g of what is gathered or scattered, twice that of
+    # an all-reduce
     wire_bytes: float
-    count: int
-    groups: Groups
+    count: int  # how often a step runs it
+    groups: Groups  # numbers of the devices, in the order of the mesh, that take part together
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenLoop:
-    """What one round of a sampler's loop over tokens runs.
+    """What one round of a sampler's loop over tokens runs."""
 
-    Attributes:
-      collectives: with their counts a token.
-      launches: kernels and copies that a GPU is asked for, one by one.
-    """
-
-    collectives: tuple[Collective, ...]
-    launches: int
+    collectives: tuple[Collective, ...]  # with their counts a token
+    launches: int  # kernels and copies that a GPU is asked for, one by one
 
 
 def collectives(text: str, *, num_devices: int, microbatches: int) -> list[Collective]:

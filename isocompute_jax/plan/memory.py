@@ -15,27 +15,16 @@ from isocompute_jax.learner.moments import HOST
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one device.
+    """Bytes of one device."""
 
-    Attributes:
-      params: master weights.
-      gradients: summed over micro-batches, among the temporaries.
-      moments: of the optimizer, on the device.
-      batch: everything else that comes in: tokens, credit, reference weights.
-      temporaries: the others: activations, gathered weights, one micro-batch's gradients.
-      outputs: that reuse no argument.
-      peak: arguments + outputs - aliased + temporaries.
-      on_host: of the state, in the host's memory.
-    """
-
-    params: float
-    gradients: float
-    moments: float
-    batch: float
-    temporaries: float
-    outputs: float
-    peak: float
-    on_host: float
+    params: float  # master weights
+    gradients: float  # summed over micro-batches, among the temporaries
+    moments: float  # of the optimizer, on the device
+    batch: float  # everything else that comes in: tokens, credit, reference weights
+    temporaries: float  # the others: activations, gathered weights, one micro-batch's gradients
+    outputs: float  # that reuse no argument
+    peak: float  # arguments + outputs - aliased + temporaries
+    on_host: float  # of the state, in the host's memory
 
     def free(self, device: Device) -> float:
         """What the step and the stated reserve leave of what JAX takes; negative where it does not fit."""

@@ -105,27 +105,16 @@ def wire_seconds(collective: Collective, device: Device, hosts: Sequence[int]) -
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Estimated sampling of one step's rollouts.
+    """Estimated sampling of one step's rollouts."""
 
-    Attributes:
-      seconds: for all of them, when none is under way before (on-policy).
-      steady: the same when the window never runs empty (asynchronous): no tail.
-      copies: of the model.
-      in_flight: rollouts decoded at once, over all copies.
-      room: for how many the keys have room.
-      weight_bytes: of a copy, read for each token.
-      token_bytes: of one token's keys and values, all layers.
-      tokens_per_s: decoded, in the steady state.
-    """
-
-    seconds: Range
-    steady: Range
-    copies: int
-    in_flight: int
-    room: int
-    weight_bytes: float
-    token_bytes: float
-    tokens_per_s: Range
+    seconds: Range  # for all of them, when none is under way before (on-policy)
+    steady: Range  # the same when the window never runs empty (asynchronous): no tail
+    copies: int  # of the model
+    in_flight: int  # rollouts decoded at once, over all copies
+    room: int  # for how many the keys have room
+    weight_bytes: float  # of a copy, read for each token
+    token_bytes: float  # of one token's keys and values, all layers
+    tokens_per_s: Range  # decoded, in the steady state
 
 
 def sampling_time(

@@ -22,19 +22,12 @@ _TARGETS = pathlib.Path(__file__).parent / "targets"
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Accelerators to compile for.
+    """Accelerators to compile for."""
 
-    Attributes:
-      name: as it was spelled.
-      device: what one of them can do.
-      shape: hosts and devices of each; of a TPU slice, chips along its axes.
-      compiler: which of XLA's compilers has to be there; None for the one of this process.
-    """
-
-    name: str
-    device: Device
-    shape: tuple[int, ...]
-    compiler: CompilerKind | None
+    name: str  # as it was spelled
+    device: Device  # what one of them can do
+    shape: tuple[int, ...]  # hosts and devices of each; of a TPU slice, chips along its axes
+    compiler: CompilerKind | None  # which of XLA's compilers has to be there; None for the one of this process
 
     @property
     def size(self) -> int:

@@ -38,32 +38,19 @@ LAUNCH = (2e-6, 5e-6)
 
 @dataclasses.dataclass(frozen=True)
 class UnitFacts:
-    """What the compiler said of a unit.
+    """What the compiler said of a unit."""
 
-    Attributes:
-      problems: of a unit.
-      rollouts: of each of its problems.
-      shards: parts that its problems are cut into.
-      weights: bytes of each device: the parameters in the dtype that the model computes in; 0 where they are the
-        learner's own.
-      temporaries: keys and values, gathered weights, scores.
-      moved: what else comes in, and what comes out.
-      wire_bytes: that a device receives for each token.
-      wire_s: seconds that this takes at full speed.
-      launches: kernels for each token, one by one; 0 where it is no GPU.
-      compile_s: seconds that the compiler took.
-    """
-
-    problems: int
-    rollouts: int
-    shards: int
+    problems: int  # of a unit
+    rollouts: int  # of each of its problems
+    shards: int  # parts that its problems are cut into
+    # bytes of each device: the parameters in the dtype that the model computes in; 0 where they are the learner's own
     weights: float
-    temporaries: float
-    moved: float
-    wire_bytes: float
-    wire_s: float
-    launches: int
-    compile_s: float
+    temporaries: float  # keys and values, gathered weights, scores
+    moved: float  # what else comes in, and what comes out
+    wire_bytes: float  # that a device receives for each token
+    wire_s: float  # seconds that this takes at full speed
+    launches: int  # kernels for each token, one by one; 0 where it is no GPU
+    compile_s: float  # seconds that the compiler took
 
     @property
     def together(self) -> int:

@@ -37,75 +37,42 @@ KEY_BLOCK = 256
 
 
 class Slots(NamedTuple):
-    """What runs in each of S slots, of up to T tokens with their prompts.
+    """What runs in each of S slots, of up to T tokens with their prompts."""
 
-    Attributes:
-      cache: keys and values of every token before the last.
-      token: [S] the last token, which `advance` reads next.
-      position: [S] its position.
-      drawn: [S] tokens drawn so far.
-      left: [S] tokens that may still be drawn; 0 in an idle slot.
-      uniforms: [S, T] the random numbers of the completion's tokens, as `draw_uniforms` gives them.
-      temperature: [S] float32.
-      top_p: [S] float32.
-      stops: [S, V] True for tokens that end the completion.
-    """
-
-    cache: SlotCache
-    token: Int[Array, "S"]
-    position: Int[Array, "S"]
-    drawn: Int[Array, "S"]
-    left: Int[Array, "S"]
-    uniforms: Float[Array, "S T"]
-    temperature: Float[Array, "S"]
-    top_p: Float[Array, "S"]
-    stops: Bool[Array, "S V"]
+    cache: SlotCache  # keys and values of every token before the last
+    token: Int[Array, "S"]  # the last token, which `advance` reads next
+    position: Int[Array, "S"]  # its position
+    drawn: Int[Array, "S"]  # tokens drawn so far
+    left: Int[Array, "S"]  # tokens that may still be drawn; 0 in an idle slot
+    uniforms: Float[Array, "S T"]  # the random numbers of the completion's tokens, as `draw_uniforms` gives them
+    temperature: Float[Array, "S"]  # float32
+    top_p: Float[Array, "S"]  # float32
+    stops: Bool[Array, "S V"]  # True for tokens that end the completion
 
 
 class Admission(NamedTuple):
-    """Sequences that enter slots. Those that fill the shape up have the slot S, which does not exist.
+    """Sequences that enter slots. Those that fill the shape up have the slot S, which does not exist."""
 
-    Attributes:
-      slot: [A] where to.
-      source: [A] slot that holds the keys of the prompt but its last token (`prefill`).
-      token: [A] the prompt's last token.
-      position: [A] its position.
-      left: [A] the longest completion.
-      key_words: [A, 5] as `randomness.key_words` gives them.
-      rollout: [A] rollout index.
-      temperature: [A].
-      top_p: [A].
-      stops: [A, V].
-    """
-
-    slot: Int[Array, "A"]
-    source: Int[Array, "A"]
-    token: Int[Array, "A"]
-    position: Int[Array, "A"]
-    left: Int[Array, "A"]
-    key_words: UInt32[Array, "A 5"]
-    rollout: UInt32[Array, "A"]
+    slot: Int[Array, "A"]  # where to
+    source: Int[Array, "A"]  # slot that holds the keys of the prompt but its last token (`prefill`)
+    token: Int[Array, "A"]  # the prompt's last token
+    position: Int[Array, "A"]  # its position
+    left: Int[Array, "A"]  # the longest completion
+    key_words: UInt32[Array, "A 5"]  # as `randomness.key_words` gives them
+    rollout: UInt32[Array, "A"]  # rollout index
     temperature: Float[Array, "A"]
     top_p: Float[Array, "A"]
     stops: Bool[Array, "A V"]
 
 
 class Drawn(NamedTuple):
-    """What one call of `advance` drew.
+    """What one call of `advance` drew."""
 
-    Attributes:
-      tokens: [K, S]; a slot's are the first `counts` of its column.
-      logprobs: [K, S] float32, of the distribution drawn from.
-      counts: [S].
-      running: [S] whether the slot still runs.
-      experts: [K, S, L, A] those that the tokens went to that were read, one before each that was drawn; None unless
-        asked.
-    """
-
-    tokens: Int[Array, "K S"]
-    logprobs: Float[Array, "K S"]
+    tokens: Int[Array, "K S"]  # a slot's are the first `counts` of its column
+    logprobs: Float[Array, "K S"]  # float32, of the distribution drawn from
     counts: Int[Array, "S"]
-    running: Bool[Array, "S"]
+    running: Bool[Array, "S"]  # whether the slot still runs
+    # those that the tokens went to that were read, one before each that was drawn; None unless asked
     experts: Int[Array, "K S L A"] | None = None
 
 

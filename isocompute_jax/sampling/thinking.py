@@ -24,18 +24,14 @@ class Interruption:
 
     A rollout that ends by itself within its thinking budget is done. One that is cut there, and is answering already,
     goes on with what is left of the answer's budget; any other gets the phrase first, and the whole of it.
-
-    Attributes:
-      low, high: thinking budgets are drawn uniformly from low .. high, in tokens.
-      answer_tokens: the answer's budget.
-      phrase: [C] int32 tokens that end the thinking.
-      thought: tokens [T] -> how many of them are thought, its end included; None where it has no end.
     """
 
+    # thinking budgets are drawn uniformly from low .. high, in tokens.
     low: int
     high: int
-    answer_tokens: int
-    phrase: np.ndarray
+    answer_tokens: int  # the answer's budget
+    phrase: np.ndarray  # [C] int32 tokens that end the thinking
+    # tokens [T] -> how many of them are thought, its end included; None where it has no end
     thought: Callable[[np.ndarray], int | None]
 
     @property

@@ -21,23 +21,16 @@ class ToolTurns:
     """Implements `sampling.turns.TurnPolicy`.
 
     A rollout goes on after each of its first `calls` turns that ends with a call that the tool answers.
-
-    Attributes:
-      answer: text of the completion so far, the call at its end -> [C] int32 tokens that answer it; None for a call
-        that cannot be answered, which ends the rollout.
-      decode: token ids -> text.
-      stop_token: the last token of every call.
-      calls: calls that are answered, at most.
-      call_tokens: the budget of each turn.
-      longest_answer: the longest that `answer` gives.
     """
 
+    # text of the completion so far, the call at its end -> [C] int32 tokens that answer it; None for a call that cannot
+    # be answered, which ends the rollout
     answer: Callable[[str], np.ndarray | None]
-    decode: Callable[[list[int]], str]
-    stop_token: int
-    calls: int
-    call_tokens: int
-    longest_answer: int
+    decode: Callable[[list[int]], str]  # token ids -> text
+    stop_token: int  # the last token of every call
+    calls: int  # calls that are answered, at most
+    call_tokens: int  # the budget of each turn
+    longest_answer: int  # the longest that `answer` gives
 
     @property
     def continued_tokens(self) -> int:

@@ -32,15 +32,10 @@ WAKE_S = 1.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turn:
-    """How a rollout goes on.
+    """How a rollout goes on."""
 
-    Attributes:
-      context: [C] int32 tokens that are put behind what it has so far; there may be none.
-      budget: tokens that are drawn then, at most; at least 1.
-    """
-
-    context: np.ndarray
-    budget: int
+    context: np.ndarray  # [C] int32 tokens that are put behind what it has so far; there may be none
+    budget: int  # tokens that are drawn then, at most; at least 1
 
 
 class TurnPolicy(Protocol):

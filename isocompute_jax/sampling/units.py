@@ -141,23 +141,14 @@ def largest_unit(
 
 
 class Unit(NamedTuple):
-    """One dispatch unit: the arrays of one call of one compiled shape.
+    """One dispatch unit: the arrays of one call of one compiled shape."""
 
-    Attributes:
-      tokens: [P, S] left-padded prompts.
-      mask: [P, S], False on padding.
-      key_words: [P, 5] uint32, as `randomness.key_words` gives them.
-      rollouts: [P, G] uint32 rollout indices.
-      budgets: [P, G] longest completions, in tokens.
-      active: [P] False on padding problems, which are not decoded.
-    """
-
-    tokens: Int[Array, "P S"]
-    mask: Bool[Array, "P S"]
-    key_words: UInt32[Array, "P 5"]
-    rollouts: UInt32[Array, "P G"]
-    budgets: Int[Array, "P G"]
-    active: Bool[Array, "P"]
+    tokens: Int[Array, "P S"]  # left-padded prompts
+    mask: Bool[Array, "P S"]  # False on padding
+    key_words: UInt32[Array, "P 5"]  # uint32, as `randomness.key_words` gives them
+    rollouts: UInt32[Array, "P G"]  # uint32 rollout indices
+    budgets: Int[Array, "P G"]  # longest completions, in tokens
+    active: Bool[Array, "P"]  # False on padding problems, which are not decoded
 
 
 class Samples(NamedTuple):

@@ -21,45 +21,30 @@ from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """One question asked of one problem set: a sweep and its analysis.
+    """One question asked of one problem set: a sweep and its analysis."""
 
-    Attributes:
-      name: directory below `runs/` and `report/`.
-      question: what it asks, for the report.
-      problem_set: a set or mixture of the curation.
-      axes: swept fields of the run config.
-      overrides: fields that differ from `base_run`.
-      evaluated: further sets whose held-out problems every run is evaluated on, each under its name.
-    """
-
-    name: str
-    question: str
-    problem_set: str
-    axes: Mapping[str, Sequence[Any]]
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    name: str  # directory below `runs/` and `report/`
+    question: str  # what it asks, for the report
+    problem_set: str  # a set or mixture of the curation
+    axes: Mapping[str, Sequence[Any]]  # swept fields of the run config
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields that differ from `base_run`
+    # further sets whose held-out problems every run is evaluated on, each under its name
     evaluated: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """A study.
+    """A study."""
 
-    Attributes:
-      num_problems: problems that the base model is taught on (with the teacher's errors), measured and cut into sets; 0
-        in a study of somebody's own.
-      base: the base model's supervised phase; None where the model is there already, as `run.model`.
-      curation: how the sets are cut.
-      run: config that every slice starts from; its paths are filled in by the study.
-      slices: what is asked.
-      problems: problem set to measure and cut; empty where the study makes its own.
-    """
-
+    # problems that the base model is taught on (with the teacher's errors), measured and cut into sets; 0 in a study of
+    # somebody's own
     num_problems: int
+    # the base model's supervised phase; None where the model is there already, as `run.model`
     base: BaseModelConfig | None
-    curation: CurationConfig
-    run: RunConfig
-    slices: tuple[Slice, ...]
-    problems: str = ""
+    curation: CurationConfig  # how the sets are cut
+    run: RunConfig  # config that every slice starts from; its paths are filled in by the study
+    slices: tuple[Slice, ...]  # what is asked
+    problems: str = ""  # problem set to measure and cut; empty where the study makes its own
 
 
 def embedded_run(*, max_compute: int, points: int, samples: int, first: int = 2048) -> RunConfig:

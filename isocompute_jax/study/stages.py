@@ -58,15 +58,10 @@ STUDY, BASE_FACTS, INPUTS = "study.json", "base_model.json", "inputs.json"
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """A cluster that curates and trains.
+    """A cluster that curates and trains."""
 
-    Attributes:
-      scheduler: of the jobs whose books are kept in a directory.
-      at_once: runs at a time; None leaves it to the scheduler.
-    """
-
-    scheduler: Callable[[pathlib.Path], Scheduler]
-    at_once: int | None = None
+    scheduler: Callable[[pathlib.Path], Scheduler]  # of the jobs whose books are kept in a directory
+    at_once: int | None = None  # runs at a time; None leaves it to the scheduler
 
 
 def prepare(preset: Preset, workdir: str | os.PathLike[str]) -> pathlib.Path:

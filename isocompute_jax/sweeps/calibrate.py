@@ -31,18 +31,12 @@ STEP, SCALE = 0.2, 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A recorded sweep that theory is compared with.
+    """A recorded sweep that theory is compared with."""
 
-    Attributes:
-      name: of the sweep.
-      question: what theory is asked.
-      pass_rates: pass@1 of the training set.
-      reward: [N, T] mean held-out reward over seeds at the budgets of `question`; NaN where there is none.
-    """
-
-    name: str
-    question: Question
-    pass_rates: Float[np.ndarray, "P"]
+    name: str  # of the sweep
+    question: Question  # what theory is asked
+    pass_rates: Float[np.ndarray, "P"]  # pass@1 of the training set
+    # mean held-out reward over seeds at the budgets of `question`; NaN where there is none
     reward: Float[np.ndarray, "N T"]
 
 

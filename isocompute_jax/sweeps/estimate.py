@@ -34,17 +34,11 @@ FIGURES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Device-hours of one whole run.
+    """Device-hours of one whole run."""
 
-    Attributes:
-      low: at the quick end of the estimate; 0 where the compiler refused the step for memory.
-      high: at the slow end.
-      fits: whether the step fits on the devices; None where it was measured, and not compiled.
-    """
-
-    low: float
-    high: float
-    fits: bool | None = None
+    low: float  # at the quick end of the estimate; 0 where the compiler refused the step for memory
+    high: float  # at the slow end
+    fits: bool | None = None  # whether the step fits on the devices; None where it was measured, and not compiled
 
 
 def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = "") -> dict[str, Estimate | None]:

@@ -40,14 +40,10 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one process gets.
+    """What one process gets."""
 
-    Attributes:
-      devices: entries of CUDA_VISIBLE_DEVICES.
-      memory: the share of their memory that is its own, from 0 to 1; None: all of it, or what its flags say.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # entries of CUDA_VISIBLE_DEVICES
+    # the share of their memory that is its own, from 0 to 1; None: all of it, or what its flags say
     memory: float | None = None
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:

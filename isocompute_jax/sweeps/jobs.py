@@ -22,21 +22,13 @@ State = Literal["queued", "running", "done", "failed", "interrupted", "stopped"]
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What became of a run last.
+    """What became of a run last."""
 
-    Attributes:
-      state: `interrupted`: told to end, or cut off; it resumes. `stopped`: it could not matter any more.
-      scheduler: who has, or had, it: `local`, `slurm` or `kubernetes`.
-      job: what the scheduler calls it; empty for `local`.
-      reason: why it failed, was interrupted or was stopped.
-      since: seconds since the epoch.
-    """
-
-    state: State
-    scheduler: str = LOCAL
-    job: str = ""
-    reason: str = ""
-    since: float = dataclasses.field(default_factory=time.time)
+    state: State  # `interrupted`: told to end, or cut off; it resumes. `stopped`: it could not matter any more.
+    scheduler: str = LOCAL  # who has, or had, it: `local`, `slurm` or `kubernetes`
+    job: str = ""  # what the scheduler calls it; empty for `local`
+    reason: str = ""  # why it failed, was interrupted or was stopped
+    since: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
 
 
 def write_record(root: pathlib.Path, name: str, record: Record) -> None:

@@ -53,17 +53,13 @@ FILES = ("model", "train_set", "train_sets", "evaluation.sets")
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What the runs of a sweep were.
+    """What the runs of a sweep were."""
 
-    Attributes:
-      shared: dotted config field -> value, where it is the same for all runs. Files are named by their checksum.
-      runs: name of a run -> its other fields, the seed among them.
-      pass_rates: checksum of a problem set -> how many of its problems the base model solved at each measured rate
-        ({"0.0625": 120, ...}), where the set says.
-    """
-
+    # dotted config field -> value, where it is the same for all runs. Files are named by their checksum.
     shared: Mapping[str, Any]
-    runs: Mapping[str, Mapping[str, Any]]
+    runs: Mapping[str, Mapping[str, Any]]  # name of a run -> its other fields, the seed among them
+    # checksum of a problem set -> how many of its problems the base model solved at each measured rate ({"0.0625": 120,
+    # ...}), where the set says
     pass_rates: Mapping[str, Mapping[str, int]]
 
     def fields(self, run: str) -> dict[str, Any]:
@@ -73,17 +69,11 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """One file of the gallery.
+    """One file of the gallery."""
 
-    Attributes:
-      name: of the file, without its ending.
-      table: its rows; see the module.
-      facts: what its runs were.
-    """
-
-    name: str
-    table: pa.Table
-    facts: Facts
+    name: str  # of the file, without its ending
+    table: pa.Table  # its rows; see the module
+    facts: Facts  # what its runs were
 
     def column(self, name: str) -> np.ndarray:
         """[rows] a column; NaN where a row has no number.

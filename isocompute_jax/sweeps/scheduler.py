@@ -16,22 +16,14 @@ Held = Literal["queued", "running"]
 @dataclasses.dataclass(frozen=True)
 class Job:
     """One main of the package, with the servers that it samples from: a learner and its servers live and end together.
-
-    Attributes:
-      name: of the run.
-      main: what runs.
-      workdir: its directory: of a run, or what a curation writes to.
-      flags: the main's, but for those that say where the servers and the directory are.
-      model: Hugging Face directory that the servers load.
-      root: directory whose books say what became of it (`books.write_record`).
     """
 
-    name: str
-    main: Main
-    workdir: pathlib.Path
-    flags: tuple[str, ...]
-    model: str
-    root: pathlib.Path
+    name: str  # of the run
+    main: Main  # what runs
+    workdir: pathlib.Path  # its directory: of a run, or what a curation writes to
+    flags: tuple[str, ...]  # the main's, but for those that say where the servers and the directory are
+    model: str  # Hugging Face directory that the servers load
+    root: pathlib.Path  # directory whose books say what became of it (`books.write_record`)
 
 
 class Scheduler(Protocol):

@@ -44,22 +44,15 @@ Show = Callable[[Sequence[str]], None]
 
 @dataclasses.dataclass
 class SweepState:
-    """What there is to show of a sweep.
+    """What there is to show of a sweep."""
 
-    Attributes:
-      root: the sweep's directory.
-      runs: config by name, in plan order.
-      states: `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or
-        `stopped` (it could not matter any more), by name.
-      reasons: name -> why it failed, was interrupted or was stopped.
-      num_workers: runs at a time.
-    """
-
-    root: pathlib.Path
-    runs: Mapping[str, RunConfig]
+    root: pathlib.Path  # the sweep's directory
+    runs: Mapping[str, RunConfig]  # config by name, in plan order
+    # `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or `stopped` (it
+    # could not matter any more), by name
     states: dict[str, str]
-    reasons: dict[str, str]
-    num_workers: int
+    reasons: dict[str, str]  # name -> why it failed, was interrupted or was stopped
+    num_workers: int  # runs at a time
 
     @property
     def failed(self) -> dict[str, str]:
@@ -73,22 +66,15 @@ class SweepState:
 
 @dataclasses.dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended.
+    """How a sweep ended."""
 
-    Attributes:
-      done: names of the finished runs, those included that had finished before.
-      failed: name -> the reason, with the last lines of the log.
-      interrupted: names of the runs that the user's Ctrl-C, or the budget, stopped or kept from starting; the same
-        sweep resumes them.
-      state: what `print_result` prints.
-      halted: why the budget ended it; empty where it did not.
-    """
-
-    done: tuple[str, ...]
-    failed: Mapping[str, str]
+    done: tuple[str, ...]  # names of the finished runs, those included that had finished before
+    failed: Mapping[str, str]  # name -> the reason, with the last lines of the log
+    # names of the runs that the user's Ctrl-C, or the budget, stopped or kept from starting; the same sweep resumes
+    # them
     interrupted: tuple[str, ...]
-    state: SweepState = dataclasses.field(repr=False)
-    halted: str = ""
+    state: SweepState = dataclasses.field(repr=False)  # what `print_result` prints
+    halted: str = ""  # why the budget ended it; empty where it did not
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -103,25 +89,15 @@ def result_of(state: SweepState, halted: str = "") -> SweepResult:
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """How far a run has come.
+    """How far a run has come."""
 
-    Attributes:
-      step: steps taken.
-      compute: rollouts spent.
-      reward: mean reward of the last step.
-      score: the first evaluation set's last avg@k, as `avg@4 0.31`.
-      rate: rollouts per second lately, evaluations included and compiling not.
-      device_hours: spent.
-      silent_s: seconds since the last line of its logs; None where there is none.
-    """
-
-    step: int = 0
-    compute: int = 0
-    reward: float | None = None
-    score: str = ""
-    rate: float | None = None
-    device_hours: float = 0.0
-    silent_s: float | None = None
+    step: int = 0  # steps taken
+    compute: int = 0  # rollouts spent
+    reward: float | None = None  # mean reward of the last step
+    score: str = ""  # the first evaluation set's last avg@k, as `avg@4 0.31`
+    rate: float | None = None  # rollouts per second lately, evaluations included and compiling not
+    device_hours: float = 0.0  # spent
+    silent_s: float | None = None  # seconds since the last line of its logs; None where there is none
 
 
 def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:

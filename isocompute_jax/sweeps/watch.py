@@ -24,15 +24,10 @@ CHANCES_EVERY_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What is to be done now.
+    """What is to be done now."""
 
-    Attributes:
-      halt: why everything is to stop; empty for going on.
-      stop: name -> why this run is to stop.
-    """
-
-    halt: str = ""
-    stop: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    halt: str = ""  # why everything is to stop; empty for going on
+    stop: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> why this run is to stop
 
 
 class Watch:

@@ -39,21 +39,13 @@ RULES: dict[float, RateRule] = {power: rule for rule, power in POWERS.items()}
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How steps are made.
+    """How steps are made."""
 
-    Attributes:
-      advantage_scale: as in `group_signals`.
-      baseline: likewise.
-      rate_rule: how the learning rate grows with n.
-      rate: eta at n = `reference_group_size`.
-      reference_group_size: see `rate`.
-    """
-
-    advantage_scale: AdvantageScale = "none"
-    baseline: Baseline = "group_mean"
-    rate_rule: RateRule = "constant"
-    rate: float = 1.0
-    reference_group_size: float = 8
+    advantage_scale: AdvantageScale = "none"  # as in `group_signals`
+    baseline: Baseline = "group_mean"  # likewise
+    rate_rule: RateRule = "constant"  # how the learning rate grows with n
+    rate: float = 1.0  # eta at n = `reference_group_size`
+    reference_group_size: float = 8  # see `rate`
 
     def rate_at(self, group_size: float | np.ndarray) -> float | np.ndarray:
         """eta(n)."""

@@ -112,23 +112,14 @@ def untried(question: Question, problems: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forecast:
-    """What is predicted, for N group sizes at T budgets.
+    """What is predicted, for N group sizes at T budgets."""
 
-    Attributes:
-      compute: [T] C.
-      group_sizes: [N] n, rising.
-      reward: [N, T] mean of the metric on held-out problems; NaN below one step of n.
-      error: [N, T] its standard error over runs.
-      spread: [N, T] standard deviation of one run.
-      train: [N, T] mean solve rate of the training problems.
-    """
-
-    compute: Float[np.ndarray, "T"]
-    group_sizes: Int[np.ndarray, "N"]
-    reward: Float[np.ndarray, "N T"]
-    error: Float[np.ndarray, "N T"]
-    spread: Float[np.ndarray, "N T"]
-    train: Float[np.ndarray, "N T"]
+    compute: Float[np.ndarray, "T"]  # C
+    group_sizes: Int[np.ndarray, "N"]  # n, rising
+    reward: Float[np.ndarray, "N T"]  # mean of the metric on held-out problems; NaN below one step of n
+    error: Float[np.ndarray, "N T"]  # its standard error over runs
+    spread: Float[np.ndarray, "N T"]  # standard deviation of one run
+    train: Float[np.ndarray, "N T"]  # mean solve rate of the training problems
 
     def of(self, group_sizes: Sequence[int]) -> Forecast:
         """The part that is about some of the group sizes."""

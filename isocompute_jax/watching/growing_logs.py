@@ -62,14 +62,10 @@ class GrowingFile:
 
 
 class Columns:
-    """Numbers by column; a column that a line lacks has NaN there.
-
-    Attributes:
-      last: the last line, whole.
-    """
+    """Numbers by column; a column that a line lacks has NaN there."""
 
     def __init__(self) -> None:
-        self.last: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}  # the last line, whole
         self._columns: dict[str, array[float]] = {}
         self._size = 0
 

@@ -15,14 +15,10 @@ SCRIPTS = ("elements.js", "chart.js", "runs.js", "details.js", "rollouts.js", "m
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """What is served.
+    """What is served."""
 
-    Attributes:
-      html: the page.
-      policy: its Content-Security-Policy: this one script and this one style run, and nothing is loaded from elsewhere.
-    """
-
-    html: bytes
+    html: bytes  # the page
+    # its Content-Security-Policy: this one script and this one style run, and nothing is loaded from elsewhere
     policy: str
 
 

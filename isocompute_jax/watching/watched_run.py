@@ -27,21 +27,16 @@ class WatchedRun:
     Args:
       path: its directory.
       name: what the page calls it: the path from the root that is watched.
-
-    Attributes:
-      config: config.json.
-      metrics: columns of metrics.jsonl.
-      evaluations: evaluation set -> columns of eval.jsonl.
-      alarms: (step, alarm) for each time that one came on.
-      rollouts: for each line of rollouts.jsonl where it begins, its step and its problems.
+      config: its config.json.
     """
 
     def __init__(self, path: pathlib.Path, name: str, config: dict[str, Any]):
         self.path, self.name, self.config = path, name, config
         self._files = {log: GrowingFile(path / log) for log in (run_files.METRICS, run_files.EVAL, run_files.ROLLOUTS)}
-        self.metrics = Columns()
-        self.evaluations: dict[str, Columns] = {}
-        self.alarms: list[tuple[int, str]] = []
+        self.metrics = Columns()  # of metrics.jsonl
+        self.evaluations: dict[str, Columns] = {}  # evaluation set -> columns of eval.jsonl
+        self.alarms: list[tuple[int, str]] = []  # (step, alarm) for each time that one came on
+        # for each line of rollouts.jsonl where it begins, its step and its problems
         self.rollouts: list[tuple[int, int, list[str]]] = []
         self._on: set[str] = set()
 
