@@ -22,9 +22,8 @@ from absl import flags
 
 from isocompute_jax import app, model
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.sampling.in_process import InProcessSampler, UnitShape
+from isocompute_jax.sampling.in_process import InProcessSampler, UnitShape, sample_unit
 from isocompute_jax.sampling.slot_sampler import SlotSampler
-from isocompute_jax.sampling.units import sample_unit
 
 PROBLEMS = flags.DEFINE_integer("problems", 16, "Problems.", 1)
 GROUP_SIZE = flags.DEFINE_integer("group_size", 16, "Rollouts of each; divides --slots.", 1)

@@ -152,9 +152,9 @@ def _batch(tokens: int, group_size: int, vocabulary: int, shards: int) -> tuple[
         microbatch_tokens=problems * size * (prompt + completion) * shards, batch_shards=shards,
     )  # fmt: skip
     if tokens:
-        return learner.pack(groups, learner.pack_shape(**sizes, row_tokens=tokens)), 1
+        return learner.pack_shape(**sizes, row_tokens=tokens).lay_out(groups), 1
     # Sequences are short: training lays them out as trees, by itself.
-    return learner.grow(groups, learner.tree_shape(**sizes, row_nodes=2 * (prompt + completion))), problems * size
+    return learner.tree_shape(**sizes, row_nodes=2 * (prompt + completion)).lay_out(groups), problems * size
 
 
 def _sample(sampler: Any, group_size: int, vocabulary: int) -> None:

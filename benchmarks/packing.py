@@ -93,7 +93,7 @@ def of_rows(rows: list[list[int]], row_tokens: int, microbatch: int, shards: int
 
 def of_batch(batch: learner.PackedBatch, shards: int) -> Measured:
     """What a packed batch comes to, read from its arrays."""
-    metrics = learner.packing_metrics(batch, shards)
+    metrics = batch.metrics(shards)
     return Measured(int(metrics["num_rows"]), metrics["padding"], shard_attention(batch, shards), len(batch.tokens))
 
 
@@ -140,12 +140,12 @@ def main() -> None:
         lengths = np.ravel(prompts[:, None] + completions).tolist()
         found["padded"].append(of_rows([[length] for length in lengths], longest, microbatch, shards))
         found["in order"].append(of_rows(in_order(lengths, row_tokens), row_tokens, microbatch, shards))
-        batch = learner.pack(groups, packed_shape)
+        batch = packed_shape.lay_out(groups)
         found["packed"].append(of_batch(batch, shards))
         for name, function in {
-            "packed": lambda groups=groups: learner.pack(groups, packed_shape),
+            "packed": lambda groups=groups: packed_shape.lay_out(groups),
             "copy": lambda batch=batch: jax.tree.map(np.copy, batch),
-            "padded": lambda groups=groups: learner.layout(groups, padded_shape),
+            "padded": lambda groups=groups: padded_shape.lay_out(groups),
         }.items():
             seconds[name].append(timed(function)[0])
     copy = np.median(seconds["copy"])

@@ -84,8 +84,8 @@ def line(case: Case) -> str:
         max_tokens=LONGEST,
         microbatch_tokens=2 * ROW_TOKENS,
     )
-    padded = learner.layout(groups, learner.batch_shape(**sizes))
-    packed = learner.pack(groups, learner.pack_shape(**sizes, row_tokens=ROW_TOKENS))
+    padded = learner.batch_shape(**sizes).lay_out(groups)
+    packed = learner.pack_shape(**sizes, row_tokens=ROW_TOKENS).lay_out(groups)
     rows = int(padded.num_microbatches) * padded.tokens.shape[1]
     positions = rows * (case.prompt + padded.tokens.shape[2] * LONGEST)
     of_rows = int(packed.num_microbatches) * packed.tokens.shape[1] * ROW_TOKENS

@@ -80,7 +80,7 @@ class Walks:
         from isocompute_jax.experiment import build, layouts
         from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
         from isocompute_jax.sampling import InProcessSampler
-        from isocompute_jax.sampling.units import UnitShape, sample_unit
+        from isocompute_jax.sampling.in_process import UnitShape, sample_unit
 
         problems = PROBLEMS.value
         config = run_config(model, root, group_size=group_size, rollouts=problems * group_size, steps=1).resolved()

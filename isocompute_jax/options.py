@@ -34,6 +34,7 @@ flags.disclaim_key_flags()  # flags belong to the module that asks for them, who
 _HELP, _LOW, _HIGH, _FLAG, _PARSE = "help", "low", "high", "flag", "parse"
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 
 
 def option(
@@ -157,6 +158,17 @@ def unknown_word(where: str, value: Any, known: Iterable[Any]) -> str:
     nearest = nearest_word(str(value), [str(word) for word in known])
     hint = f"did you mean {nearest!r}? " if nearest else ""
     return f"{where} = {value!r}: {hint}known: {', '.join(map(repr, known))}"
+
+
+def named(functions: Mapping[Word, T], word: Word, what: str) -> T:
+    """The function of a closed choice that `word` names.
+
+    Raises:
+      InputError: the word is unknown; says `what` was asked for, and the nearest known word.
+    """
+    if word not in functions:
+        raise InputError(unknown_word(what, word, functions))
+    return functions[word]
 
 
 SYMBOLS = {

@@ -22,7 +22,7 @@ from isocompute_jax.experiment import workdir
 from isocompute_jax.experiment.config import RunConfig, check_trusted, from_dict, read_resolved
 from isocompute_jax.experiment.workdir import export_checkpoint
 from isocompute_jax.fit.report import tables, templating
-from isocompute_jax.learner import checkpoint_files
+from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
@@ -183,10 +183,10 @@ def checkpoints(attack: Attack) -> None:
     path = attack.folder / "3"
     (path / "loop").mkdir(parents=True)
     (path / "loop" / "metadata").write_bytes(_pickle_of(attack))
-    assert "cannot be read" in (checkpoint_files.damage(path) or "")
+    assert "cannot be read" in (checkpoint.damage(path) or "")
     for name in (str(attack.outside / "keys"), "../../outside/keys"):
         (path / checksums.SUMS).write_text(f"{'0' * 64}  {name}\n")
-        assert checkpoint_files.damage(path) == f"{checksums.SUMS} names a file outside: {name}"
+        assert checkpoint.damage(path) == f"{checksums.SUMS} names a file outside: {name}"
 
 
 def curves(attack: Attack) -> None:

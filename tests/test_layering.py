@@ -168,8 +168,8 @@ def test_the_order_itself():
 @pytest.mark.parametrize(
     ("file", "source", "message"),
     [
-        ("learner/step.py", "import isocompute_jax.sampling.units", "learner must not import sampling"),
-        ("sampling/units.py", "from isocompute_jax.learner import losses", "sampling must not import learner"),
+        ("learner/step.py", "import isocompute_jax.sampling.in_process", "learner must not import sampling"),
+        ("sampling/in_process.py", "from isocompute_jax.learner import losses", "sampling must not import learner"),
         ("records/rollout.py", "def f():\n    from isocompute_jax import model", "records must not import model"),
         ("fit/load.py", "from ..experiment import config", "fit must not import experiment"),
         ("fit/plots/bars.py", "from ...model import config", "fit must not import model"),

@@ -22,8 +22,7 @@ from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, make_requests
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
-from isocompute_jax.learner.checkpoint import Checkpointer
-from isocompute_jax.learner.retention import Retention
+from isocompute_jax.learner.checkpoint import Checkpointer, Retention
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records import run_files
 from isocompute_jax.records.requests import SampleRequest

@@ -14,7 +14,7 @@ from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.experiment.metrics import replay
 from isocompute_jax.experiment.workdir import Diverged
-from isocompute_jax.learner.retention import Mark
+from isocompute_jax.learner.checkpoint import Mark
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 

@@ -1,6 +1,6 @@
 """Interference between problems: how the policy gradients of different problems align, at the weights of a run.
 
-Same sampler, rewards, credit and loss as in training; see `learner.alignment` for the estimate.
+Same sampler, rewards, credit and loss as in training; see `experiment.alignment` for the estimate.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax import learner, model
+from isocompute_jax.experiment.alignment import (
+    Alignment,
+    MeanCosine,
+    MicrobatchGradients,
+    alignment,
+    by_problem,
+    mean_cosine,
+    microbatch_gradients,
+)
 from isocompute_jax.experiment.build import MakeSampler, make_grading
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.inputs import (
@@ -28,15 +37,6 @@ from isocompute_jax.experiment.inputs import (
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
-from isocompute_jax.learner.alignment import (
-    Alignment,
-    MeanCosine,
-    MicrobatchGradients,
-    alignment,
-    by_problem,
-    mean_cosine,
-    microbatch_gradients,
-)
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.interference_files import Cosine, Summary, write_summary
@@ -189,7 +189,7 @@ def _gradients(
         microbatch_tokens=config.recipe.microbatch_tokens,
     )
     rows = len(halves) * (half // laid_out.rollouts)
-    batch = learner.layout(halves, dataclasses.replace(laid_out, microbatches=rows, rows=1))
+    batch = dataclasses.replace(laid_out, microbatches=rows, rows=1).lay_out(halves)
     gradients = _program(shape, config.loss, config.temperature, options.features, options.seed)
     return np.asarray(gradients(params, batch, credited, reference))
 

@@ -10,7 +10,9 @@ from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.config import ROWS, RunConfig, SamplingConfig
-from isocompute_jax.learner import Batch, BatchShape, PackedBatch, PackShape, TreeBatch, TreeShape
+from isocompute_jax.learner import Batch, BatchShape, PackShape, TreeShape
+from isocompute_jax.learner.batches import CompiledShapes
+from isocompute_jax.learner.packing import sizes_worth
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.records.rollout import RolloutGroup
@@ -46,19 +48,14 @@ def make_lay_out(
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
     shape = shape_of(config, model_config, problems, group_size, mesh, batches)
-    axes = "rows" if isinstance(shape, PackShape) else "batch"
-    own = sharding.own_part(mesh, shape.rows, axes) if mesh is not None and own_rows else None
-    seen = learner.CompiledShapes(what)
+    own = sharding.own_part(mesh, shape.rows, shape.axis) if mesh is not None and own_rows else None
+    seen = CompiledShapes(what)
 
     def lay_out(groups: Sequence[RolloutGroup], kept: np.ndarray | None) -> Batch:
         with fields_called("config.loss."):  # a sampler may not say its experts
-            if isinstance(shape, BatchShape):
-                return learner.layout(groups, shape, kept=kept, own=own)
-            if isinstance(shape, TreeShape):
-                batch = learner.grow(groups, shape, kept=kept)
-            else:
-                batch = learner.pack(groups, shape, kept=kept, own=own)
-        seen.note(batch)
+            batch = shape.lay_out(groups, kept=kept, own=own)
+        if not isinstance(shape, BatchShape):  # which has one size
+            seen.note(batch)
         return batch
 
     return lay_out
@@ -87,7 +84,7 @@ def shape_of(
         "microbatch_tokens": config.recipe.microbatch_tokens,
     }
     shards = sharding.shards(mesh, "batch")
-    most = learner.sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
+    most = sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
     if _in_trees(config, model_config, problems * group_size):
         nodes = config.packing.row_tokens or row_nodes(config.sampling)
         with fields_called("config.sampling.", ROWS):
@@ -128,27 +125,11 @@ def row_nodes(sampling: SamplingConfig) -> int:
 def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
     """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
     shape = shape_of(config, model_config, config.problems_per_update, config.group_size, mesh)
-    match shape:
-        case PackShape():
-            tokens, least = shape.rows * shape.row_tokens, "a row"
-        case TreeShape():
-            tokens, least = shape.rows * shape.nodes, "a row"
-        case BatchShape():
-            tokens, least = shape.rows * shape.rollouts * shape.tokens, "a completion"
-    if tokens > config.recipe.microbatch_tokens:
+    if shape.microbatch_tokens > config.recipe.microbatch_tokens:
         LOG.info(
             "config.recipe.microbatch_tokens = %d is raised to %d: %s on each of %d shards of the batch",
             config.recipe.microbatch_tokens,
-            tokens,
-            least,
-            sharding.shards(mesh, "rows" if isinstance(shape, PackShape) else "batch"),
+            shape.microbatch_tokens,
+            shape.least,
+            sharding.shards(mesh, shape.axis),
         )
-
-
-def layout_metrics(batch: Batch, mesh: Mesh | None) -> dict[str, float | int]:
-    """What a line of metrics.jsonl says of the layout: how full rows are, and how even."""
-    if isinstance(batch, TreeBatch):
-        return learner.tree_metrics(batch)
-    if isinstance(batch, PackedBatch):
-        return learner.packing_metrics(batch, sharding.shards(mesh, "rows"))
-    return learner.padding_metrics(batch)

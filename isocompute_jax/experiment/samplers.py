@@ -22,10 +22,8 @@ from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.sampling import InProcessSampler, Sampler
-from isocompute_jax.sampling.thinking import Interruption, thought_before
-from isocompute_jax.sampling.tools import ToolTurns
-from isocompute_jax.sampling.turns import TurnPolicy, TurnSampler
-from isocompute_jax.sampling.units import Unit, UnitShape, largest_unit, unit_bytes
+from isocompute_jax.sampling.in_process import Unit, UnitShape, largest_unit, unit_bytes
+from isocompute_jax.sampling.turns import Interruption, ToolTurns, TurnPolicy, TurnSampler, thought_before
 from isocompute_jax.tasks import Tokenizer
 from isocompute_jax.tasks.embedded import CALL_STOP, LONGEST_ANSWER, calculate
 

@@ -21,9 +21,10 @@ from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curriculum import Sampled
-from isocompute_jax.experiment.layouts import layout_metrics
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
 from isocompute_jax.learner import Batch, TrainState
+from isocompute_jax.learner.batches import moved, rollout_sums
+from isocompute_jax.learner.credit import completion_lengths, truncated
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -128,7 +129,7 @@ def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"],
         return tokens
     parts.team.arrive()
     old = [sharding.to_host(batch.old_logprobs) for batch in first if batch.old_logprobs is not None]
-    return dataclasses.replace(tokens, old_logprobs=learner.moved(first, old, tokens))
+    return dataclasses.replace(tokens, old_logprobs=moved(first, old, tokens))
 
 
 def reward_penalties(
@@ -149,12 +150,12 @@ def reward_penalties(
         for tokens, scores in zip(batches, old, strict=True):
             reference = parts.score(parts.reference_params, tokens)
             scores, reference = sharding.to_host(scores), sharding.to_host(reference)
-            kl += learner.rollout_sums(tokens, scores.astype(np.float64) - reference, rollouts)
+            kl += rollout_sums(tokens, scores.astype(np.float64) - reference, rollouts)
         penalties += loss.kl_coef * kl
         metrics["kl"] = float(kl.sum()) / max(1, sum(int(np.sum(tokens.mask)) for tokens in batches))
     if loss.entropy_in == "reward" and loss.entropy_coef:
         for tokens, scores in zip(batches, old, strict=True):
-            penalties += loss.entropy_coef * learner.rollout_sums(tokens, sharding.to_host(scores), rollouts)
+            penalties += loss.entropy_coef * rollout_sums(tokens, sharding.to_host(scores), rollouts)
     return penalties.reshape(shape), metrics
 
 
@@ -170,7 +171,7 @@ def make_updates(
         state, metrics = parts.programs.train_step(state, placed, credit, learning_rate, reference, entropy_coef)
         found.append(metrics)
     lines = [
-        {name: value.item() for name, value in metrics.items()} | layout_metrics(tokens, mesh)
+        {name: value.item() for name, value in metrics.items()} | tokens.metrics(sharding.shards(mesh, tokens.axes[0]))
         for metrics, (tokens, _) in zip(jax.device_get(found), batch.updates, strict=True)
     ]
     return state, {**together(lines), **batch.columns}
@@ -214,7 +215,7 @@ def length_penalties(config: RunConfig, groups: Sequence[RolloutGroup], rewards:
         return None
     limit = length.overlong_limit or config.sampling.max_tokens
     penalties = learner.overlong_penalty(
-        learner.completion_lengths(groups),
+        completion_lengths(groups),
         limit=limit,
         buffer=length.overlong_tokens or max(limit // 5, 1),
         penalty=length.overlong_penalty,
@@ -224,4 +225,4 @@ def length_penalties(config: RunConfig, groups: Sequence[RolloutGroup], rewards:
 
 def masked_rollouts(config: RunConfig, groups: Sequence[RolloutGroup]) -> np.ndarray | None:
     """[P, G] bool, completions that leave the loss; None for none."""
-    return learner.truncated(groups) if config.length.truncated == "mask" else None
+    return truncated(groups) if config.length.truncated == "mask" else None

@@ -28,7 +28,7 @@ from isocompute_jax import model
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.metrics import cutting_field, next_watch
-from isocompute_jax.learner import checkpoint_files
+from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import IDENTITY, differences, flatten, identity
@@ -312,15 +312,15 @@ def export_checkpoint(
     run_files.check_links(run)
     config = run_files.read_run(run).config.get("config", {})
     directory = run / run_files.CHECKPOINTS
-    known = sorted(checkpoint_files.names(directory))
+    known = sorted(checkpoint.names(directory))
     if name is None:
-        name = next((step for step in reversed(known) if checkpoint_files.damage(directory / str(step)) is None), None)
+        name = next((step for step in reversed(known) if checkpoint.damage(directory / str(step)) is None), None)
         if name is None:
             raise InputError(f"{directory} holds no whole checkpoint")
     if name not in known:
         raise InputError(f"{directory} holds no checkpoint {name}; there are: {', '.join(map(str, known)) or 'none'}")
     path = directory / str(name)
-    damage = checkpoint_files.damage(path)
+    damage = checkpoint.damage(path)
     if damage is not None:
         raise InputError(f"{path} is damaged: {damage}. Export another one")
     source = base_model or config.get("model", "")
@@ -333,14 +333,14 @@ def export_checkpoint(
     ):
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
     masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
-    params = checkpoint_files.read_params(path, masters)
+    params = checkpoint.read_params(path, masters)
     model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
     return out
 
 
 def step_of(path: pathlib.Path) -> int:
     """The step of the logs after which a checkpoint was written."""
-    return int(checkpoint_files.read_loop(path)["ledger"]["step"])
+    return int(checkpoint.read_loop(path)["ledger"]["step"])
 
 
 class FleetFile:

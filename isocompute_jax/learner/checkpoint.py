@@ -10,31 +10,65 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
+import json
 import logging
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
-from isocompute_jax.learner.checkpoint_files import MARK, first_line, marks, newest_whole
-from isocompute_jax.learner.retention import UNMARKED, Mark, Retention
 from isocompute_jax.learner.state import TrainState
 from isocompute_jax.records import checksums
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.errors import InputError, RunError
 
 LOG = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 SPARE_BYTES = 1 << 20
 """What a checkpoint takes beside its arrays, at most: indices, shardings, metadata."""
+MARK = "mark"
+"""Key of `Mark` in a checkpoint's JSON. Checkpoints of releases before it have no checksums either."""
+CORRUPT = ".corrupt"
+"""What is appended to the name of a damaged checkpoint."""
 TIMESTAMPS = ("_CHECKPOINT_METADATA",)
 """Files that orbax writes once more when all others are done, and can do without."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """Why a checkpoint may outlive those that follow it."""
+
+    milestone: bool = False  # whether it is kept for good
+    score: float | None = None  # how good its weights are, the higher the better; None where that was not measured
+
+
+UNMARKED = Mark()
+
+
+class Retention:
+    """Keeps the last `keep_last`, the best `keep_best` of those with a score, and every milestone.
+
+    It is a preservation policy of orbax, which deletes the others as soon as a new checkpoint is whole. Of equal scores
+    the later is better. `marks` are those of the checkpoints that exist, by name.
+    """
+
+    def __init__(self, *, keep_last: int, keep_best: int = 0):
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self.marks: Mapping[int, Mark] = {}
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any = None) -> list[bool]:
+        """Whether each of the checkpoints, which have a `step` each and come in their order, is kept."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        marks = {step: self.marks.get(step, UNMARKED) for step in steps}
+        scored = sorted((mark.score, step) for step, mark in marks.items() if mark.score is not None)
+        kept = set(steps[-self._keep_last :]) | {step for step, mark in marks.items() if mark.milestone}
+        kept |= {step for _, step in scored[max(len(scored) - self._keep_best, 0) :]}
+        return [step in kept for step in steps]
 
 
 class Checkpointer:
@@ -194,3 +228,102 @@ def _error_number(error: BaseException | None) -> int:
             return int(mentioned[1] or mentioned[2])
         error = error.__cause__
     return 0
+
+
+def newest_whole(directory: pathlib.Path) -> int | None:
+    """The name of the last checkpoint that is whole; damaged ones after it are warned of and set aside.
+
+    Raises:
+      InputError: there are only damaged ones.
+    """
+    for step in sorted(names(directory), reverse=True):
+        why = damage(directory / str(step))
+        if why is None:
+            return step
+        aside = set_aside(directory / str(step))
+        LOG.warning("checkpoint %s is damaged: %s. It is %s now, and the one before is tried", step, why, aside)
+    damaged = sorted(path.name for path in directory.glob(f"*{CORRUPT}*"))
+    if damaged:
+        raise InputError(
+            f"{directory}: no checkpoint is whole ({', '.join(damaged)}). Bring one back from a copy, named by its "
+            "number alone; or remove the directory, and the run begins again"
+        )
+    return None
+
+
+def read_params(path: pathlib.Path, like: Any) -> Any:
+    """The parameters of a checkpoint, in the host's memory.
+
+    Args:
+      path: of the checkpoint.
+      like: their shapes and dtypes.
+
+    Raises:
+      RunError: they are others, or the checkpoint is gone meanwhile.
+    """
+    wanted = {"params": like}
+    kinds = jax.tree.map(lambda x: ocp.RestoreArgs(restore_type=np.ndarray, dtype=x.dtype), wanted)
+    arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=kinds, partial_restore=True)
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            params = reader.restore(path.absolute() / "state", args=arguments)["params"]
+    except Exception as error:
+        raise RunError(f"{path} cannot be read: {first_line(error)}") from error
+    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(like), strict=True)
+    wrong = [f"{a.shape} there, {b.shape} of the model" for a, b in pairs if a.shape != b.shape]
+    if wrong:
+        raise RunError(f"{path} holds parameters of another model: {wrong[0]}")
+    return params
+
+
+def names(directory: pathlib.Path) -> list[int]:
+    """The checkpoints of a directory, by name, in no order."""
+    return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
+
+
+def damage(path: pathlib.Path) -> str | None:
+    """What is wrong with a checkpoint, in a few words; None where nothing is.
+
+    Of checkpoints without checksums, from earlier releases, only the JSON is read.
+    """
+    if not (path / checksums.SUMS).exists():
+        try:
+            return f"{checksums.SUMS} is missing" if MARK in read_loop(path) else None
+        except (OSError, ValueError) as error:
+            return f"loop/metadata cannot be read ({error})"
+    return checksums.damage(path)
+
+
+def read_loop(path: pathlib.Path) -> dict[str, Any]:
+    """The JSON of a checkpoint.
+
+    Raises:
+      OSError, ValueError: it is missing, or broken.
+    """
+    return json.loads((path / "loop" / "metadata").read_text(encoding="utf-8"))
+
+
+def marks(directory: pathlib.Path) -> list[tuple[int, bool, float | None]]:
+    """Name, milestone and score of all checkpoints; those that cannot be read are left out."""
+    found = []
+    for step in names(directory):
+        try:
+            mark = Mark(**read_loop(directory / str(step)).get(MARK, {}))
+        except (OSError, ValueError, TypeError):
+            continue
+        found.append((step, mark.milestone, mark.score))
+    return found
+
+
+def set_aside(path: pathlib.Path) -> pathlib.Path:
+    """Renames a damaged checkpoint, so that its step can be saved again; returns its new path."""
+    aside, number = path.with_name(path.name + CORRUPT), 1
+    while aside.exists():
+        aside, number = path.with_name(f"{path.name}{CORRUPT}.{number}"), number + 1
+    return path.rename(aside)
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an exception says: tensorstore's texts are long."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -18,8 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.choices import named
-from isocompute_jax.options import check, described, option
+from isocompute_jax.options import check, described, named, option
 from isocompute_jax.records.rollout import RolloutGroup
 
 AdvantageScale = Literal["group_std", "batch_std", "none"]
@@ -318,3 +317,36 @@ DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, np.ndarray, int], np.nd
 }
 """What divides the terms of a rollout's tokens, given the lengths [P, G] of kept rollouts, which are kept [P, G], and
 `max_tokens`."""
+
+
+def overlong_penalty(
+    lengths: Int[Array | np.ndarray, "P G"], *, limit: int, buffer: int, penalty: float
+) -> Float[np.ndarray, "P G"]:
+    """The soft overlong punishment of DAPO (arXiv 2503.14476, equation 13), as what is subtracted from the reward.
+
+    With |y| tokens, L_max = `limit` and L_cache = `buffer`:
+
+        0                                    |y| <= L_max - L_cache
+        (|y| - (L_max - L_cache)) / L_cache  in between, times `penalty`
+        1                                    |y| >= L_max
+
+    ScaleRL's length penalty (arXiv 2510.13786, equation 9: -clip((L_max - |y|) / L_cache - 1, -1, 0)) is the same
+    function, for correct completions alone; it used L_max = 14k and L_cache = 2k tokens.
+
+    Args:
+      lengths: [P, G] tokens of each completion.
+      limit: L_max, at least `buffer`.
+      buffer: L_cache, at least 1.
+      penalty: the penalty at the limit.
+    """
+    return penalty * np.clip((np.asarray(lengths, np.float64) - (limit - buffer)) / buffer, 0.0, 1.0)
+
+
+def completion_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
+    """How many tokens each completion has, context that was put into it included: it takes room too."""
+    return np.array([[len(completion.tokens) for completion in group.completions] for group in groups])
+
+
+def truncated(groups: Sequence[RolloutGroup]) -> Bool[np.ndarray, "P G"]:
+    """Which completions were cut off at the longest length."""
+    return np.array([[completion.finish_reason == "length" for completion in group.completions] for group in groups])

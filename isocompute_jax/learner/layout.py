@@ -9,15 +9,79 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import flax.struct
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.batches import TokenBatch
+from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.rollout import Completion, RolloutGroup
+
+
+@flax.struct.dataclass
+class TokenBatch:
+    """One batch, cut into M micro-batches of N rows of R rollouts of T tokens; S prompt tokens.
+
+    A micro-batch is the same without the leading M; that is what a score function sees.
+    """
+
+    prompt_tokens: Int[Array | np.ndarray, "*M N S"]  # left-padded
+    prompt_mask: Bool[Array | np.ndarray, "*M N S"]  # False on padding
+    tokens: Int[Array | np.ndarray, "*M N R T"]  # completion tokens, right-padded
+    mask: Bool[Array | np.ndarray, "*M N R T"]  # True on trained tokens
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]  # float32; zero on padding
+    # which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding rows, whose mask is
+    # False
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    # [] int32, how many of the M hold rows; the others are not computed
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    # of the learner before the update; None when the batch is used once, on-policy
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    # experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did not say; None when it was not asked
+    prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
+    # the same of the completions' tokens; the last is never read
+    experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+
+    axes: ClassVar[tuple[str, ...]] = ("batch",)
+    """Logical axes of a micro-batch's arrays, as far as they are cut."""
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N R T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        if self.experts is None or self.prompt_experts is None:
+            return None
+        before = jnp.asarray(self.experts)[:, :, :-1]
+        last = jnp.asarray(self.prompt_experts)[:, None, -1:]
+        return jnp.concatenate([jnp.broadcast_to(last, (*before.shape[:2], 1, *before.shape[3:])), before], axis=2)
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+    def metrics(self, shards: int = 1) -> dict[str, float | int]:
+        """What a line of metrics says of the padding of a step, from the host's arrays.
+
+        Returns:
+          `padding`: share of the tokens computed, prompts once a row, that belong to no prompt or rollout; `num_rows`:
+          rows computed, of the last micro-batch the empty ones too.
+        """
+        used = int(self.num_microbatches)
+        mask, prompts = np.asarray(self.mask)[:used], np.asarray(self.prompt_mask)[:used]
+        last = mask.shape[-1] - np.argmax(mask[..., ::-1], axis=-1)  # completions end with a token that was drawn
+        lengths = np.where(mask.any(axis=-1), last, 0)
+        filled = mask.any(axis=(-2, -1))
+        tokens = int(lengths.sum() + prompts[filled].sum())
+        return {"padding": 1 - tokens / (mask.size + prompts.size) if used else 0.0, "num_rows": filled.size}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +97,54 @@ class BatchShape:
     tokens: int
     prompt: int
     routing: tuple[int, int] | None = None
+
+    axis: ClassVar[str] = "batch"
+    """Logical axis that the rows of a micro-batch are cut along."""
+    least: ClassVar[str] = "a completion"
+    """What a micro-batch has on each shard at least."""
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """Tokens of completions of a micro-batch."""
+        return self.rows * self.rollouts * self.tokens
+
+    def lay_out(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        kept: Bool[np.ndarray, "P"] | None = None,
+        own: Bool[np.ndarray, "N"] | None = None,
+    ) -> TokenBatch:
+        """Lays the tokens of one step out, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+        Args:
+          groups: P groups of G completions each; none for a batch of padding alone.
+          kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
+          own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout
+            lies where (`mask`, `rollout`). None for all.
+
+        Raises:
+          ValueError: the groups need more rows than the shape has.
+          InputError: the shape has routing, and a completion does not say its experts.
+        """
+        size = len(groups[0].completions) if groups else 0
+        parts = size // self.rollouts
+        chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
+        used, total = len(chosen) * parts, self.microbatches * self.rows
+        if used > total:
+            raise ValueError(f"{len(chosen)} groups of {size} take {used} rows, and {self} has {total}")
+        batch = _empty(self)
+        for place, index in enumerate(chosen):
+            first = place * parts
+            for row, completions in enumerate(_rows_of(groups[index], self.rollouts), start=first):
+                _place(batch, row, completions)
+                if own is None or own[row % self.rows]:
+                    _fill(batch, row, groups[index].prompt_tokens, completions)
+            batch["rollout"][first : first + parts] = index * size + np.arange(size).reshape(parts, self.rollouts)
+        folded: dict[str, Any] = {
+            name: x.reshape(self.microbatches, self.rows, *x.shape[1:]) for name, x in batch.items()
+        }
+        return TokenBatch(num_microbatches=np.int32(-(-used // self.rows)), **folded)
 
 
 def batch_shape(
@@ -61,46 +173,6 @@ def batch_shape(
     return BatchShape(microbatches, rows, rollouts, max_tokens, max_prompt_tokens, routing)
 
 
-def layout(
-    groups: Sequence[RolloutGroup],
-    shape: BatchShape,
-    *,
-    kept: Bool[np.ndarray, "P"] | None = None,
-    own: Bool[np.ndarray, "N"] | None = None,
-) -> TokenBatch:
-    """Lays the tokens of one step out, as host arrays: they travel with the call of the step, or by `place_batch`.
-
-    Args:
-      groups: P groups of G completions each.
-      shape: the compiled shape.
-      kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
-      own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout lies
-        where (`mask`, `rollout`). None for all.
-
-    Raises:
-      ValueError: the groups need more rows than the shape has.
-      InputError: the shape has routing, and a completion does not say its experts.
-    """
-    size = len(groups[0].completions)
-    parts = size // shape.rollouts
-    chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
-    used, total = len(chosen) * parts, shape.microbatches * shape.rows
-    if used > total:
-        raise ValueError(f"{len(chosen)} groups of {size} take {used} rows, and {shape} has {total}")
-    batch = _empty(shape)
-    for place, index in enumerate(chosen):
-        rows = slice(place * parts, (place + 1) * parts)
-        for row, completions in zip(range(rows.start, rows.stop), _rows_of(groups[index], shape.rollouts), strict=True):
-            _place(batch, row, completions)
-            if own is None or own[row % shape.rows]:
-                _fill(batch, row, groups[index].prompt_tokens, completions)
-        batch["rollout"][rows] = index * size + np.arange(size).reshape(parts, shape.rollouts)
-    folded: dict[str, Any] = {
-        name: x.reshape(shape.microbatches, shape.rows, *x.shape[1:]) for name, x in batch.items()
-    }
-    return TokenBatch(num_microbatches=np.int32(-(-used // shape.rows)), **folded)
-
-
 def single_batch(
     prompt_tokens: Int[Array | np.ndarray, "P S"],
     prompt_mask: Bool[Array | np.ndarray, "P S"],
@@ -126,22 +198,6 @@ def single_batch(
 def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
     """How many tokens of each rollout are trained on."""
     return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
-
-
-def padding_metrics(batch: TokenBatch) -> dict[str, float | int]:
-    """What a line of metrics says of the padding of a step, from its host batch.
-
-    Returns:
-      `padding`: share of the tokens computed, prompts once a row, that belong to no prompt or rollout; `num_rows`: rows
-      computed, of the last micro-batch the empty ones too.
-    """
-    used = int(batch.num_microbatches)
-    mask, prompts = np.asarray(batch.mask)[:used], np.asarray(batch.prompt_mask)[:used]
-    last = mask.shape[-1] - np.argmax(mask[..., ::-1], axis=-1)  # completions end with a token that was drawn
-    lengths = np.where(mask.any(axis=-1), last, 0)
-    filled = mask.any(axis=(-2, -1))
-    tokens = int(lengths.sum() + prompts[filled].sum())
-    return {"padding": 1 - tokens / (mask.size + prompts.size) if used else 0.0, "num_rows": filled.size}
 
 
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:

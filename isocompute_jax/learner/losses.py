@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.choices import named
+from isocompute_jax.options import named
 
 PolicyLoss = Literal["reinforce", "clipped", "gspo", "cispo"]
 KLEstimator = Literal["k1", "k2", "k3"]

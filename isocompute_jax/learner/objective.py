@@ -14,10 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner import losses
 from isocompute_jax.learner.batches import Batch
-from isocompute_jax.learner.choices import named
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import SUMMED, finish_routing
-from isocompute_jax.options import check, described, field_of, option
+from isocompute_jax.options import check, described, field_of, named, option
 from isocompute_jax.records.errors import InputError
 
 RatioFrom = Literal["old", "sampler"]

@@ -14,20 +14,89 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import flax.struct
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.batches import MOST_SIZES, PackedBatch, TreeBatch
+from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
-LOG = logging.getLogger(__name__)
+MOST_SIZES = 4
+"""How many sizes the batches of one shape come in, at most: each is compiled once."""
+UPDATES_A_SIZE = 64
+"""Updates of a run for each size: on a small model fewer save less than the seconds of compiling one more."""
+
+
+def sizes_worth(updates: int) -> int:
+    """How many sizes the batches of a run of so many updates may come in."""
+    return min(max(updates // UPDATES_A_SIZE, 1), MOST_SIZES)
+
+
+@flax.struct.dataclass
+class PackedBatch:
+    """One batch, cut into M micro-batches of N rows of T tokens, several whole sequences in each row.
+
+    A micro-batch is the same without the leading M; that is what a score function sees.
+    """
+
+    tokens: Int[Array | np.ndarray, "*M N T"]  # prompts and completions; 0 on padding
+    # where the token's sequence begins in its row, so that token t has position t - first[t] and sees first[t]..t; its
+    # own index on padding
+    first: Int[Array | np.ndarray, "*M N T"]
+    # True on trained tokens: of the token itself, whose log-probability comes from the hidden state before it
+    mask: Bool[Array | np.ndarray, "*M N T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N T"]  # float32; zero on prompts and padding
+    # which of the P x G rollouts that `credit` saw the token belongs to, counted group by group; 0 on padding, whose
+    # mask is False
+    rollout: Int[Array | np.ndarray, "*M N T"]
+    # [] int32, how many of the M hold sequences; the others are not computed
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    # of the learner before the update; None when the batch is used once, on-policy
+    old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
+    # experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when it was not asked
+    experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
+
+    axes: ClassVar[tuple[str, ...]] = ("rows", "tokens")
+
+    @property
+    def predicting_experts(self) -> Int[Array, "N T L A"] | None:
+        """Of a micro-batch, the sampler's experts at the positions that its tokens were drawn from."""
+        return None if self.experts is None else jnp.roll(jnp.asarray(self.experts), 1, axis=1)
+
+    @property
+    def segments(self) -> Int[Array | np.ndarray, "*M N T"]:
+        """Rollouts that share the last axis (see `losses`): a number for each, its first index."""
+        return self.first
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, T]."""
+        return credited.of(jnp.asarray(self.rollout))
+
+    def metrics(self, shards: int = 1) -> dict[str, float | int]:
+        """What a line of metrics says of the packing of a step, from the host's arrays.
+
+        Returns:
+          `padding`: share of the tokens computed that belong to no sequence; `attention_imbalance`: how much longer
+          attention takes than if it were shared out evenly, every micro-batch waiting for its heaviest shard;
+          `num_rows`: rows computed, of the last micro-batch the empty ones too.
+        """
+        attention, padding = _attention_and_padding(self, shards)
+        _, rows, row_tokens = self.tokens.shape
+        num_rows = len(attention) * rows
+        if not num_rows:
+            return {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
+        return {
+            "padding": padding / (num_rows * row_tokens),
+            "attention_imbalance": float(attention.max(axis=1).sum() / attention.mean(axis=1).sum()),
+            "num_rows": num_rows,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +114,14 @@ class PackShape:
     routing: tuple[int, int] | None = None
     most_sizes: int = MOST_SIZES
 
+    axis: ClassVar[str] = "rows"
+    least: ClassVar[str] = "a row"
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """Tokens of a micro-batch, padding included."""
+        return self.rows * self.row_tokens
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers of micro-batches that batches come in, ascending: the most, its half, and so on.
@@ -52,6 +129,50 @@ class PackShape:
         A step computes only the micro-batches that hold sequences, so the next size up costs host memory alone.
         """
         return tuple(sorted({-(-self.microbatches // 2**i) for i in range(self.most_sizes)}))
+
+    def lay_out(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        kept: Bool[np.ndarray, "P"] | None = None,
+        own: Bool[np.ndarray, "N"] | None = None,
+    ) -> PackedBatch:
+        """Packs the rollouts of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+        Args:
+          groups: P groups of G completions each; none for a batch of padding alone.
+          kept: [P] groups to pack (`Credit.kept`: what has no weight need not be computed); None for all.
+          own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout
+            lies where (`first`, `mask`, `rollout`). None for all.
+
+        Raises:
+          ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
+          InputError: the shape has routing, and a completion does not say its experts.
+        """
+        sequences = [s for s in _sequences(groups) if kept is None or kept[s.group]]
+        for sequence in sequences:
+            if not len(sequence.prompt) or sequence.length > self.row_tokens:
+                raise ValueError(
+                    f"problem {groups[sequence.group].problem_id!r}: a prompt of {len(sequence.prompt)} and a "
+                    f"completion of {len(sequence.completion.tokens)} tokens; rows hold {self.row_tokens}, and a "
+                    "prompt is not empty"
+                )
+        rows = arrange([sequence.length for sequence in sequences], self)
+        microbatches = len(rows) // self.rows
+        if microbatches > self.microbatches:
+            total = self.microbatches * self.rows
+            raise ValueError(f"{len(sequences)} rollouts take {len(rows)} rows, and {self} has {total}")
+        size = min(size for size in self.sizes if size >= microbatches)
+        batch = _empty(size * self.rows, self.row_tokens, self.routing)
+        for row, members in enumerate(rows):
+            start = 0
+            for member in members:
+                _place(batch, row, start, sequences[member])
+                if own is None or own[row % self.rows]:
+                    _fill(batch, row, start, sequences[member])
+                start += sequences[member].length
+        folded: dict[str, Any] = {name: x.reshape(size, self.rows, *x.shape[1:]) for name, x in batch.items()}
+        return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
 
 
 def pack_shape(
@@ -94,56 +215,11 @@ def pack_shape(
     return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing, most_sizes)
 
 
-def pack(
-    groups: Sequence[RolloutGroup],
-    shape: PackShape,
-    *,
-    kept: Bool[np.ndarray, "P"] | None = None,
-    own: Bool[np.ndarray, "N"] | None = None,
-) -> PackedBatch:
-    """Packs the rollouts of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
-
-    Args:
-      groups: P groups of G completions each.
-      shape: the compiled shape; its `sizes` are the possible M.
-      kept: [P] groups to pack (`Credit.kept`: what has no weight need not be computed); None for all.
-      own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout lies
-        where (`first`, `mask`, `rollout`). None for all.
-
-    Raises:
-      ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
-      InputError: the shape has routing, and a completion does not say its experts.
-    """
-    sequences = [s for s in _sequences(groups) if kept is None or kept[s.group]]
-    for sequence in sequences:
-        if not len(sequence.prompt) or sequence.length > shape.row_tokens:
-            raise ValueError(
-                f"problem {groups[sequence.group].problem_id!r}: a prompt of {len(sequence.prompt)} and a completion "
-                f"of {len(sequence.completion.tokens)} tokens; rows hold {shape.row_tokens}, and a prompt is not empty"
-            )
-    rows = arrange([sequence.length for sequence in sequences], shape)
-    microbatches = len(rows) // shape.rows
-    if microbatches > shape.microbatches:
-        total = shape.microbatches * shape.rows
-        raise ValueError(f"{len(sequences)} rollouts take {len(rows)} rows, and {shape} has {total}")
-    size = min(size for size in shape.sizes if size >= microbatches)
-    batch = _empty(size * shape.rows, shape.row_tokens, shape.routing)
-    for row, members in enumerate(rows):
-        start = 0
-        for member in members:
-            _place(batch, row, start, sequences[member])
-            if own is None or own[row % shape.rows]:
-                _fill(batch, row, start, sequences[member])
-            start += sequences[member].length
-    folded: dict[str, Any] = {name: x.reshape(size, shape.rows, *x.shape[1:]) for name, x in batch.items()}
-    return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
-
-
 def unpack(batch: PackedBatch, values: Array | np.ndarray, groups: Sequence[RolloutGroup]) -> list[np.ndarray | None]:
     """What an array says of the tokens of each completion.
 
     Args:
-      batch: from `pack`.
+      batch: from `PackShape.lay_out`.
       values: [M, N, T, ...], such as log-probabilities of the batch's tokens.
       groups: what was packed, groups that were not kept included.
 
@@ -261,26 +337,6 @@ def shard_attention(batch: PackedBatch, shards: int) -> Float[np.ndarray, "M S"]
     return _attention_and_padding(batch, shards)[0]
 
 
-def packing_metrics(batch: PackedBatch, shards: int) -> dict[str, float | int]:
-    """What a line of metrics says of the packing of a step, from its host batch.
-
-    Returns:
-      `padding`: share of the tokens computed that belong to no sequence; `attention_imbalance`: how much longer
-      attention takes than if it were shared out evenly, every micro-batch waiting for its heaviest shard; `num_rows`:
-      rows computed, of the last micro-batch the empty ones too.
-    """
-    attention, padding = _attention_and_padding(batch, shards)
-    _, rows, row_tokens = batch.tokens.shape
-    num_rows = len(attention) * rows
-    if not num_rows:
-        return {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
-    return {
-        "padding": padding / (num_rows * row_tokens),
-        "attention_imbalance": float(attention.max(axis=1).sum() / attention.mean(axis=1).sum()),
-        "num_rows": num_rows,
-    }
-
-
 def _attention_and_padding(batch: PackedBatch, shards: int) -> tuple[Float[np.ndarray, "M S"], int]:
     """As in `shard_attention`, and how many tokens belong to no sequence."""
     first = np.asarray(batch.first)[: int(batch.num_microbatches)]
@@ -291,28 +347,6 @@ def _attention_and_padding(batch: PackedBatch, shards: int) -> tuple[Float[np.nd
     # A query t sees t - first[t] + 1 keys; one of padding sees itself, and no attention is needed for it.
     pairs = row_tokens * (row_tokens + 1) / 2 - first.sum(axis=-1, dtype=np.float64) - padding
     return pairs.reshape(used, shards, rows // shards).sum(axis=-1), int(padding.sum())
-
-
-class CompiledShapes:
-    """Counts the shapes that batches came in; a program is compiled once for each.
-
-    Args:
-      what: names the program in the log.
-    """
-
-    def __init__(self, what: str = "the step") -> None:
-        self._what = what
-        self._seen: set[tuple[int, ...]] = set()
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def note(self, batch: PackedBatch | TreeBatch) -> None:
-        """Logs the shape of a batch if it is a new one."""
-        shape = (batch.nodes if isinstance(batch, TreeBatch) else batch.tokens).shape
-        if shape not in self._seen:
-            self._seen.add(shape)
-            LOG.info("%s is compiled for %d x %d rows of %d tokens (its shape %d)", self._what, *shape, len(self))
 
 
 # --- the arrays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import model
-from isocompute_jax.learner.batches import Batch, PackedBatch, TreeBatch, batch_shardings, microbatch_of
+from isocompute_jax.learner.batches import Batch, batch_shardings, microbatch_of
 from isocompute_jax.learner.objective import Params, Routing, Score, Scores
+from isocompute_jax.learner.packing import PackedBatch
 from isocompute_jax.learner.routing import routing_sums
+from isocompute_jax.learner.trees import TreeBatch
 from isocompute_jax.model import ModelConfig, Routed
 
 
@@ -36,47 +39,56 @@ def make_score(
       routing: what becomes of the experts that the sampler chose, where the batch has them; see `LossConfig`.
       mesh: where parameters and batches are sharded; None for one device.
     """
+    transformer = _Transformer(config, temperature, chunk_tokens, mesh)
     replays = routing == "replay"
 
     def score(params: Params, batch: Batch) -> Scores:
-        if isinstance(batch, TreeBatch):
-            return Scores(
-                *_score_trees(config, params, batch, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh)
-            )
-        if isinstance(batch, PackedBatch):
-            found, routed = _score_packed(
-                config,
-                params,
-                jnp.asarray(batch.tokens),
-                jnp.asarray(batch.first),
-                experts=batch.experts if replays else None,
-                temperature=temperature,
-                chunk_tokens=chunk_tokens,
-                mesh=mesh,
-            )
-        else:
-            found, routed = _score_completions(
-                config,
-                params,
-                batch.prompt_tokens,
-                batch.prompt_mask,
-                batch.tokens,
-                prompt_experts=batch.prompt_experts if replays else None,
-                experts=batch.experts if replays else None,
-                temperature=temperature,
-                chunk_tokens=chunk_tokens,
-                mesh=mesh,
-            )
+        match batch:
+            case TreeBatch():
+                return Scores(*_score_trees(transformer, params, batch))
+            case PackedBatch():
+                pair, routed = _score_packed(transformer, params, batch, replays)
+            case _:
+                pair, routed = _score_completions(
+                    transformer,
+                    params,
+                    batch.prompt_tokens,
+                    batch.prompt_mask,
+                    batch.tokens,
+                    prompt_experts=batch.prompt_experts if replays else None,
+                    experts=batch.experts if replays else None,
+                )
         if routed is None:
-            return Scores(*found)
+            return Scores(*pair)
         sampled = None if routing == "own" else batch.predicting_experts
-        return Scores(*found, routing_sums(config, routed, batch.mask, sampled))
+        return Scores(*pair, routing_sums(config, routed, batch.mask, sampled))
 
     return score
 
 
 Pair = tuple[Array, Array]
 """Log-probabilities and entropies."""
+
+
+class _Transformer(NamedTuple):
+    """What a model is scored with; see `make_score`."""
+
+    config: ModelConfig
+    temperature: float | Array
+    chunk_tokens: int | None
+    mesh: Mesh | None
+
+    def token_logprobs(self, params: model.Params, hidden: Array, targets: Array) -> Pair:
+        """Of the targets [N, T], predicted from hidden states [N, T, D]."""
+        return model.token_logprobs(
+            self.config,
+            params,
+            hidden,
+            targets,
+            temperature=self.temperature,
+            chunk_tokens=self.chunk_tokens,
+            mesh=self.mesh,
+        )
 
 
 def completion_logprobs(
@@ -95,21 +107,12 @@ def completion_logprobs(
     `params` may be wider than `config.dtype` (float32 master weights): they are cast, and gradients are not, that of
     the head least: it is summed in float32 over all tokens and never rounded.
     """
-    found, _ = _score_completions(
-        config,
-        params,
-        prompt_tokens,
-        prompt_mask,
-        tokens,
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
-        mesh=mesh,
-    )
-    return found
+    transformer = _Transformer(config, temperature, chunk_tokens, mesh)
+    return _score_completions(transformer, params, prompt_tokens, prompt_mask, tokens)[0]
 
 
 def _score_completions(
-    config: ModelConfig,
+    transformer: _Transformer,
     params: model.Params,
     prompt_tokens: Array | np.ndarray,
     prompt_mask: Array | np.ndarray,
@@ -117,11 +120,9 @@ def _score_completions(
     *,
     prompt_experts: Array | np.ndarray | None = None,
     experts: Array | np.ndarray | None = None,
-    temperature: float | Array,
-    chunk_tokens: int | None,
-    mesh: Mesh | None,
 ) -> tuple[Pair, Routed | None]:
     """`completion_logprobs`, and where the positions were routed that the tokens are predicted from."""
+    config, mesh = transformer.config, transformer.mesh
     masters, params = params, model.cast_params(params, config.dtype)
     tokens = jnp.asarray(tokens)
     rows, rollouts, length = tokens.shape
@@ -137,15 +138,8 @@ def _score_completions(
         shape = (*rest.shape[: axis + 1], 1, *rest.shape[axis + 2 :])
         return jnp.concatenate([jnp.broadcast_to(last, shape), rest], axis + 1)
 
-    scores = model.token_logprobs(
-        config,
-        masters,
-        joined(hidden, rest, 1).reshape(rows, rollouts * length, config.embed_dim),
-        tokens.reshape(rows, rollouts * length),
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
-        mesh=mesh,
-    )
+    places = joined(hidden, rest, 1).reshape(rows, rollouts * length, config.embed_dim)
+    scores = transformer.token_logprobs(masters, places, tokens.reshape(rows, rollouts * length))
     logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
     if prefix.routed is not None:
         routed = jax.tree.map(lambda prompt, rest: joined(prompt, rest, 2), prefix.routed, routed)
@@ -153,60 +147,41 @@ def _score_completions(
 
 
 def _score_packed(
-    config: ModelConfig,
-    params: model.Params,
-    tokens: Int[Array, "N T"],
-    first: Int[Array, "N T"],
-    *,
-    experts: Array | np.ndarray | None = None,
-    temperature: float | Array,
-    chunk_tokens: int | None,
-    mesh: Mesh | None,
+    transformer: _Transformer, params: model.Params, batch: PackedBatch, replays: bool
 ) -> tuple[Pair, Routed | None]:
-    """Log-probabilities and entropies (nats, [N, T]) of the tokens of a `PackedBatch`'s rows, and their routing.
+    """Log-probabilities and entropies (nats, [N, T]) of the tokens of a micro-batch, and their routing.
 
     They are 0 at the first token of each sequence, and on padding. Routing is that of the positions that the tokens
     are predicted from. `params` may be wider than `config.dtype`, as in `completion_logprobs`.
     """
+    config, mesh = transformer.config, transformer.mesh
+    tokens, first = jnp.asarray(batch.tokens), jnp.asarray(batch.first)
+    replay = _array(batch.experts if replays else None)
     hidden, routed = model.packed_hidden(
-        config, model.cast_params(params, config.dtype), tokens, first, replay=_array(experts), mesh=mesh
+        config, model.cast_params(params, config.dtype), tokens, first, replay=replay, mesh=mesh
     )
     # A token is predicted one before it. The last of a row predicts nothing; its target is any.
-    targets = jnp.roll(tokens, -1, axis=1)
-    scores = model.token_logprobs(
-        config, params, hidden, targets, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
-    )
+    scores = transformer.token_logprobs(params, hidden, jnp.roll(tokens, -1, axis=1))
     begins = first == jnp.arange(tokens.shape[1])
     logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
     return (logprobs, entropies), jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), routed)
 
 
-def _score_trees(
-    config: ModelConfig,
-    params: model.Params,
-    batch: TreeBatch,
-    *,
-    temperature: float | Array,
-    chunk_tokens: int | None,
-    mesh: Mesh | None,
-) -> Pair:
+def _score_trees(transformer: _Transformer, params: model.Params, batch: TreeBatch) -> Pair:
     """Log-probabilities and entropies (nats, [N, R, T]) of the completions of a micro-batch: those of their edges."""
+    config = transformer.config
     hidden = model.tree_hidden(
         config,
         model.cast_params(params, config.dtype),
         jnp.asarray(batch.nodes),
         jnp.asarray(batch.positions),
         jnp.asarray(batch.ends),
-        mesh=mesh,
+        mesh=transformer.mesh,
     )
-    scores = model.token_logprobs(
-        config,
+    scores = transformer.token_logprobs(
         params,
         jnp.take_along_axis(hidden, jnp.asarray(batch.edge_nodes)[..., None], axis=1),
         jnp.asarray(batch.edge_tokens),
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
-        mesh=mesh,
     )
     rows, rollouts, length = batch.edges.shape
     edges = jnp.asarray(batch.edges).reshape(rows, rollouts * length)

@@ -1,9 +1,9 @@
-"""What training carries from step to step, and the optimizer."""
+"""What training carries from step to step, the optimizer, and the rules by which its learning rate changes."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import flax.struct
 import jax
@@ -13,11 +13,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
-from isocompute_jax.learner.moments import Moments, in_host_memory, kept_in_bfloat16
-from isocompute_jax.learner.objective import Params
+from isocompute_jax.learner.objective import LossConfig, Params
 from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
 from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
+
+Moments = Literal["float32", "bfloat16", "host"]
+HOST = "pinned_host"
+"""JAX's name of host memory that devices can reach."""
 
 
 @described
@@ -122,3 +125,106 @@ def state_shardings(
     of_moments = in_host_memory(shardings) if moments == "host" else shardings
     opt_state = sharding.like_params(mesh, jax.eval_shape(optimizer.init, params), params, of_moments)
     return TrainState(sharding.replicated(mesh), shardings, opt_state)
+
+
+# --- how moments are kept
+
+
+def kept_in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`optax.scale_by_adam`, with its moments rounded to bfloat16 after each step.
+
+    The first moment changes by a tenth a step, and is rounded to nearest. The second changes by a thousandth, less than
+    bfloat16 resolves (1/256): rounded to nearest it would stand still, so it is rounded up or down at random, without
+    bias (arXiv 2010.06192). The random numbers depend on the step alone: a run that is resumed repeats them.
+    """
+
+    def init(params: optax.Params) -> optax.OptState:
+        return _cast(adam.init(params), jnp.bfloat16)
+
+    def update(
+        updates: optax.Updates, state: Any, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        directions, new = adam.update(updates, _cast(state, jnp.float32), params)
+        assert isinstance(new, optax.ScaleByAdamState)
+        leaves, structure = jax.tree.flatten(new.nu)
+        key = jax.random.fold_in(jax.random.key(0), jnp.asarray(new.count))
+        rounded = [randomly_rounded(x, jax.random.fold_in(key, i)) for i, x in enumerate(leaves)]
+        return directions, _cast(new, jnp.bfloat16)._replace(nu=jax.tree.unflatten(structure, rounded))
+
+    return optax.GradientTransformation(init, update)
+
+
+def randomly_rounded(x: Float[Array, "..."], key: Array) -> Float[Array, "..."]:
+    """x >= 0 in bfloat16, rounded to one of its two neighbours with a mean of x."""
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+    return jax.lax.bitcast_convert_type(((bits + noise) >> 16).astype(jnp.uint16), jnp.bfloat16)
+
+
+def in_host_memory(shardings: Any) -> Any:
+    """The same shardings, in the host's memory."""
+    return jax.tree.map(lambda sharding: sharding.with_memory_kind(HOST), shardings)
+
+
+def brought_to_device(tree: Any, shardings: Any) -> Any:
+    """A tree, in a jitted function, with those of its arrays copied to the device that live in the host's memory."""
+
+    def bring(x: Array, sharding: Any) -> Array:
+        return jax.device_put(x, sharding.with_memory_kind("device")) if sharding.memory_kind == HOST else x
+
+    return jax.tree.map(bring, tree, shardings)
+
+
+def _cast(state: Any, dtype: Any) -> Any:
+    return state._replace(**{name: optax.tree.cast(getattr(state, name), dtype) for name in ("mu", "nu")})
+
+
+# --- what changes from step to step by a rule
+
+
+def batch_scaled_learning_rate(*, base_lr: float, base_batch: int, rollouts_per_step: int, exponent: float) -> float:
+    """base_lr x (B / base_batch)^exponent: 0.5 is the square-root rule, 0 constant, 1 linear.
+
+    IsoCompute Playbook (arXiv 2603.12151): 1e-6 at B = 1,024, square root.
+    """
+    return base_lr * (rollouts_per_step / base_batch) ** exponent
+
+
+def warmup_constant(peak: float, *, warmup_steps: int) -> optax.Schedule:
+    """Linear from peak / warmup_steps at step 0 to `peak` at step warmup_steps - 1, then constant.
+
+    The first update has a learning rate above zero, so that no sampled batch is spent on nothing.
+    """
+    if warmup_steps <= 1:
+        return optax.constant_schedule(peak)
+    return optax.linear_schedule(peak / warmup_steps, peak, transition_steps=warmup_steps - 1)
+
+
+def make_schedule(config: OptimizerConfig, *, rollouts_per_step: int) -> optax.Schedule:
+    """The learning rate of each step (0-based) for a batch of `rollouts_per_step` rollouts."""
+    peak = batch_scaled_learning_rate(
+        base_lr=config.base_lr,
+        base_batch=config.base_batch,
+        rollouts_per_step=rollouts_per_step,
+        exponent=config.lr_scaling_exponent,
+    )
+    return warmup_constant(peak, warmup_steps=config.warmup_steps)
+
+
+def adapted_entropy_coef(coef: float, entropy: float, config: LossConfig) -> tuple[float, float]:
+    """The weight of an entropy bonus that holds entropy near a target (Skywork-OR1, arXiv 2505.22312).
+
+    c grows by a constant where entropy is below the target, falls by it where it is above, and stays in [0, max]; the
+    bonus acts only while entropy is at the target or below.
+
+    Args:
+      coef: c of the last step; `config.entropy_coef` before the first.
+      entropy: of the policy that sampled this step's rollouts, in nats per token.
+      config: target, constant and bound.
+
+    Returns:
+      c of this step, and the weight that its updates use.
+    """
+    change = config.entropy_coef_change if entropy < config.entropy_target else -config.entropy_coef_change
+    coef = min(max(coef + change, 0.0), config.entropy_coef_max)
+    return coef, coef if entropy <= config.entropy_target else 0.0

@@ -13,9 +13,8 @@ from jaxtyping import Array, Float
 from isocompute_jax import sharding
 from isocompute_jax.learner.batches import Batch, microbatch_of
 from isocompute_jax.learner.credit import Credit
-from isocompute_jax.learner.moments import brought_to_device
 from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, Score, finish_metrics, make_loss, merge
-from isocompute_jax.learner.state import TrainState
+from isocompute_jax.learner.state import TrainState, brought_to_device
 
 COMPILER_OPTIONS: dict[str, dict[str, Any]] = {
     # It has cuBLAS write a projection right into the stack of what layers keep, and where the layer itself needs that

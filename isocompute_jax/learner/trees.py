@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import flax.struct
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.batches import MOST_SIZES, TreeBatch
+from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.packing import MOST_SIZES
 from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -30,6 +34,60 @@ LEAST_MICROBATCHES = 16
 FIRST_SIZES = (2, 0, 1, 3)
 """Which of the most rows, its half, quarter and eighth come first where a run has less than four sizes: the quarter
 leaves few rows empty, whatever a step has, and takes little more time for each than the most."""
+
+
+@flax.struct.dataclass
+class TreeBatch:
+    """One batch, cut into M micro-batches of N rows of W nodes, of E edges, and of R rollouts of T tokens.
+
+    A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
+    A micro-batch is the same without the leading M; that is what a score function sees.
+    """
+
+    # tokens of prompts, and of completions but their last, depth first; 0 on padding
+    nodes: Int[Array | np.ndarray, "*M N W"]
+    # of the node in its sequence; a tree begins at 0, and so does each node of padding
+    positions: Int[Array | np.ndarray, "*M N W"]
+    # where the node's descendants end: node t sees node s if s <= t < ends[s]; its own index on padding, which nobody
+    # sees
+    ends: Int[Array | np.ndarray, "*M N W"]
+    edge_nodes: Int[Array | np.ndarray, "*M N E"]  # nodes that edges leave; any on padding
+    edge_tokens: Int[Array | np.ndarray, "*M N E"]  # tokens that they lead to
+    edges: Int[Array | np.ndarray, "*M N R T"]  # the edge of each completion token; any on padding
+    # the others as in `TokenBatch`
+    tokens: Int[Array | np.ndarray, "*M N R T"]
+    mask: Bool[Array | np.ndarray, "*M N R T"]
+    sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]
+    rollout: Int[Array | np.ndarray, "*M N R"]
+    num_microbatches: Int[Array | np.ndarray, ""] | np.int32
+    old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+
+    axes: ClassVar[tuple[str, ...]] = ("batch",)
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1]."""
+        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+
+    def metrics(self, shards: int = 1) -> dict[str, float | int]:
+        """What a line of metrics says of the trees of a step, from the host's arrays.
+
+        Returns:
+          `tree_nodes`: tokens that were computed, whatever had them in common; `padding`: share of the nodes computed
+          that belong to no tree; `num_rows`: rows computed, of the last micro-batch the empty ones too.
+        """
+        used = int(self.num_microbatches)
+        ends = np.asarray(self.ends)[:used]
+        nodes = int((ends > np.arange(ends.shape[-1])).sum())
+        return {
+            "tree_nodes": nodes,
+            "padding": 1 - nodes / ends.size if used else 0.0,
+            "num_rows": used * ends.shape[1],
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +105,14 @@ class TreeShape:
     shards: int = 1
     most_sizes: int = MOST_SIZES
 
+    axis: ClassVar[str] = "batch"
+    least: ClassVar[str] = "a row"
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """Nodes of a micro-batch, padding included."""
+        return self.rows * self.nodes
+
     @property
     def edges(self) -> int:
         """Of a row, at most: each node ends one, and each rollout's last token is another."""
@@ -63,6 +129,31 @@ class TreeShape:
         """The largest size with which so many rows take little more than with any other, an eighth at most."""
         computed = [-(-rows // size) * size for size in self.sizes]
         return next(size for size, taken in zip(self.sizes, computed, strict=True) if taken * 8 <= min(computed) * 9)
+
+    def lay_out(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        kept: Bool[np.ndarray, "P"] | None = None,
+        own: Bool[np.ndarray, "N"] | None = None,
+    ) -> TreeBatch:
+        """The trees of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
+
+        Args:
+          groups: P groups of G completions each; none for a batch of padding alone.
+          kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
+          own: not looked at: rows are short, and every process writes all of them.
+
+        Raises:
+          ValueError: a rollout is longer than a row, or they need more rows than there are.
+        """
+        rollouts = _sorted(groups, self.tokens, kept)
+        places = _place(rollouts, self)
+        rows = int(places.row[-1]) + 1 if len(places.row) else 0
+        total = self.microbatches * self.rows
+        if rows > total:
+            raise ValueError(f"{len(places.row)} rollouts take {rows} rows, and {self} has {total}")
+        return _folded(_arrays(rollouts, places, self), self, rows)
 
 
 def tree_shape(
@@ -108,31 +199,6 @@ def tree_shape(
     return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards, most_sizes)
 
 
-def grow(groups: Sequence[RolloutGroup], shape: TreeShape, *, kept: Bool[np.ndarray, "P"] | None = None) -> TreeBatch:
-    """The trees of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
-
-    Args:
-      groups: P groups of G completions each.
-      shape: the compiled shape.
-      kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
-
-    Raises:
-      ValueError: a rollout is longer than a row, or they need more rows than there are.
-    """
-    rollouts = _sorted(groups, shape.tokens, kept)
-    places = _place(rollouts, shape)
-    rows = int(places.row[-1]) + 1 if len(places.row) else 0
-    total = shape.microbatches * shape.rows
-    if rows > total:
-        raise ValueError(f"{len(places.row)} rollouts take {rows} rows, and {shape} has {total}")
-    return _folded(_arrays(rollouts, places, shape), shape, rows)
-
-
-def no_trees(shape: TreeShape) -> TreeBatch:
-    """A batch of padding alone."""
-    return _folded(_empty(shape), shape, 0)
-
-
 def _folded(arrays: dict[str, np.ndarray], shape: TreeShape, rows: int) -> TreeBatch:
     """The first `rows` rows in as many micro-batches as they need, of the size that suits them."""
     size = shape.size_for(rows)
@@ -161,7 +227,7 @@ class _Rollouts(NamedTuple):
 
 def _sorted(groups: Sequence[RolloutGroup], most: int, kept: Bool[np.ndarray, "P"] | None) -> _Rollouts:
     """The rollouts of the kept groups, brought into order."""
-    size = len(groups[0].completions)
+    size = len(groups[0].completions) if groups else 0
     chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
     completions = [completion for index in chosen for completion in groups[index].completions]
     prompts = [groups[index].prompt_tokens for index in chosen]
@@ -266,23 +332,6 @@ def _arrays(rollouts: _Rollouts, places: _Places, shape: TreeShape) -> dict[str,
     batch["mask"][own], batch["sampler_logprobs"][own] = rollouts.mask, rollouts.sampler_logprobs
     batch["rollout"][own] = rollouts.number
     return batch
-
-
-def tree_metrics(batch: TreeBatch) -> dict[str, float | int]:
-    """What a line of metrics says of the trees of a step, from its host batch.
-
-    Returns:
-      `tree_nodes`: tokens that were computed, whatever had them in common; `padding`: share of the nodes computed that
-      belong to no tree; `num_rows`: rows computed, of the last micro-batch the empty ones too.
-    """
-    used = int(batch.num_microbatches)
-    ends = np.asarray(batch.ends)[:used]
-    nodes = int((ends > np.arange(ends.shape[-1])).sum())
-    return {
-        "tree_nodes": nodes,
-        "padding": 1 - nodes / ends.size if used else 0.0,
-        "num_rows": used * ends.shape[1],
-    }
 
 
 def subtree_ends(positions: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N W"]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
-from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.config import ModelConfig, Remat
 from isocompute_jax.model.experts import Routed, experts
+from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 from isocompute_jax.model.layers import rms_norm, swiglu
 from isocompute_jax.model.local_layers import Places, flags, placed, places
 from isocompute_jax.model.params import Axes, Params
-from isocompute_jax.model.remat import rematerialized
 
 UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
@@ -164,3 +165,38 @@ def _run_layer(
             mixed += swiglu(normed, layer["shared_gate"], layer["shared_up"], layer["shared_down"])
         return x + mixed, collected, routed
     return x + swiglu(normed, layer["w_gate"], layer["w_up"], layer["w_down"]), collected, None
+
+
+LAYER_INPUT = "layer_input"
+
+_policies = jax.checkpoint_policies
+
+POLICIES: Mapping[Remat, Any] = {
+    "full": _policies.nothing_saveable,
+    # Attention's output beside them: the kernels' products are none that XLA knows, and would run again.
+    "dots": _policies.save_from_both_policies(
+        _policies.dots_with_no_batch_dims_saveable, _policies.save_only_these_names(ATTENTION_OUTPUT)
+    ),
+    "attention_output": _policies.save_only_these_names(ATTENTION_OUTPUT),
+    "offload": _policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[LAYER_INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
+}
+"""Beside `none`, which keeps everything."""
+
+LayerBody = Callable[[Float[Array, "..."], Any], tuple[Float[Array, "..."], Any]]
+
+
+def rematerialized(body: LayerBody, remat: Remat) -> LayerBody:
+    """`body(x, scanned)` of a scan over layers, keeping what `remat` names (see `ModelConfig.remat`)."""
+    if remat == "none":
+        return body
+
+    def named(x: Float[Array, "..."], scanned: Any) -> tuple[Float[Array, "..."], Any]:
+        return body(checkpoint_name(x, LAYER_INPUT), scanned)
+
+    # In a scan nothing can be moved between the two passes, so they need no barrier against it.
+    return jax.checkpoint(named, policy=POLICIES[remat], prevent_cse=False)

@@ -20,13 +20,10 @@ from isocompute_jax.learner import (
     Batch,
     BatchShape,
     Credit,
-    PackedBatch,
     PackShape,
-    TokenBatch,
     TrainState,
     TreeShape,
     batch_shardings,
-    no_trees,
 )
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.topology import Topology
@@ -131,35 +128,10 @@ def compiled_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Batch:
     """Shapes, dtypes and shardings of a step's largest batch, as `learner.place_batch` puts it on the devices."""
-
-    def make() -> Batch:
-        if isinstance(shape, TreeShape):
-            return jax.tree.map(jnp.asarray, no_trees(shape))
-        lead, count = (shape.microbatches, shape.rows), jnp.int32(0)
-
-        routing = shape.routing
-
-        def experts(*tokens: int) -> jax.Array | None:
-            return None if routing is None else jnp.zeros((*tokens, *routing), jnp.int16)
-
-        if isinstance(shape, PackShape):
-            row = (*lead, shape.row_tokens)
-            numbers, floats, flags = jnp.zeros(row, jnp.int32), jnp.zeros(row), jnp.zeros(row, bool)
-            return PackedBatch(numbers, numbers, flags, floats, numbers, count, experts=experts(*row))
-        prompt, tokens = (*lead, shape.prompt), (*lead, shape.rollouts, shape.tokens)
-        return TokenBatch(
-            jnp.zeros(prompt, jnp.int32),
-            jnp.zeros(prompt, bool),
-            jnp.zeros(tokens, jnp.int32),
-            jnp.zeros(tokens, bool),
-            jnp.zeros(tokens),
-            jnp.zeros((*lead, shape.rollouts), jnp.int32),
-            count,
-            prompt_experts=experts(*prompt),
-            experts=experts(*tokens),
-        )
-
-    batch = jax.eval_shape(make)
+    one = dataclasses.replace(shape, microbatches=1).lay_out([])
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((shape.microbatches, *x.shape[1:]) if x.ndim else (), x.dtype), one
+    )
     return jax.tree.map(_placed, batch, batch_shardings(batch, mesh))
 
 

@@ -10,7 +10,7 @@ import jax
 
 from isocompute_jax.accelerators import Device
 from isocompute_jax.learner import TrainState
-from isocompute_jax.learner.moments import HOST
+from isocompute_jax.learner.state import HOST
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from isocompute_jax.plan.lengths import Lengths
 from isocompute_jax.plan.memory import bytes_of
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range, wire_seconds
 from isocompute_jax.plan.topology import Topology
-from isocompute_jax.sampling.units import Unit, UnitShape, sample_unit, unit_shape
+from isocompute_jax.sampling.in_process import Unit, UnitShape, sample_unit, unit_shape
 
 KEYS_MOVED = 3
 """How often keys and values pass through memory for a token: read from the stack, written as a copy, and read."""

@@ -20,7 +20,7 @@ from isocompute_jax import model
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.sampling.randomness import key_words
+from isocompute_jax.sampling.draw import key_words
 from isocompute_jax.sampling.slots import (
     KEY_BLOCK,
     Admission,

@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params, Routed, SlotCache
-from isocompute_jax.sampling.choice import pick
-from isocompute_jax.sampling.randomness import draw_uniforms
+from isocompute_jax.sampling.draw import draw_uniforms, pick
 
 ROW_MULTIPLE = 8
 """Numbers of slots per shard whose rows are all computed alike.
@@ -58,7 +57,7 @@ class Admission(NamedTuple):
     token: Int[Array, "A"]  # the prompt's last token
     position: Int[Array, "A"]  # its position
     left: Int[Array, "A"]  # the longest completion
-    key_words: UInt32[Array, "A 5"]  # as `randomness.key_words` gives them
+    key_words: UInt32[Array, "A 5"]  # as `draw.key_words` gives them
     rollout: UInt32[Array, "A"]  # rollout index
     temperature: Float[Array, "A"]
     top_p: Float[Array, "A"]

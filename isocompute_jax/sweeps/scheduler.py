@@ -15,8 +15,7 @@ Held = Literal["queued", "running"]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One main of the package, with the servers that it samples from: a learner and its servers live and end together.
-    """
+    """One main of the package, with the servers that it samples from: they live and end together."""
 
     name: str  # of the run
     main: Main  # what runs

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from isocompute_jax.accelerators import DEVICES
-from isocompute_jax.sampling.units import MARGIN
+from isocompute_jax.sampling.in_process import MARGIN
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 

@@ -5,7 +5,7 @@ from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.plan.compile import plan_mesh
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.plan.unit import compile_unit, keys_bytes
-from isocompute_jax.sampling.units import UnitShape, unit_bytes
+from isocompute_jax.sampling.in_process import UnitShape, unit_bytes
 from tests.aot.layout_programs import _config
 
 

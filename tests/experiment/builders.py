@@ -18,7 +18,7 @@ import pytest
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
-from isocompute_jax.learner import LossConfig, OptimizerConfig, checkpoint_files
+from isocompute_jax.learner import LossConfig, OptimizerConfig, checkpoint
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.rollout import Problem
@@ -163,7 +163,7 @@ def timeless(loop: dict) -> dict:
 
 
 def kept_checkpoints(workdir: pathlib.Path) -> list[int]:
-    return sorted(checkpoint_files.names(workdir / run_files.CHECKPOINTS))
+    return sorted(checkpoint.names(workdir / run_files.CHECKPOINTS))
 
 
 def garble(directory: pathlib.Path) -> None:

@@ -286,7 +286,7 @@ def test_phases_are_k_updates_on_what_one_set_of_weights_sampled(phased, tmp_pat
             groups = graded(sampler.completed(), by_id(problems), grading)
             rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
             credited = learner.credit(rewards, lengths, learner.CreditConfig(), max_tokens=2)
-            batch = learner.layout(groups, shape, kept=credited.kept)
+            batch = shape.lay_out(groups, kept=credited.kept)
             old = [
                 logprobs(start, *rows)[0]
                 for rows in zip(batch.prompt_tokens, batch.prompt_mask, batch.tokens, strict=True)

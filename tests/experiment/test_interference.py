@@ -46,7 +46,7 @@ def test_gradients_are_those_of_the_training_loss(measured, base_run):
         problems_per_batch=len(halves), group_size=16, max_prompt_tokens=config.sampling.max_prompt_tokens,
         max_tokens=config.sampling.max_tokens, microbatch_tokens=10_000,
     )  # fmt: skip
-    batch = jax.tree.map(lambda x: x if np.ndim(x) == 0 else x[0], learner.layout(halves, laid_out))
+    batch = jax.tree.map(lambda x: x if np.ndim(x) == 0 else x[0], laid_out.lay_out(halves))
     score = learner.make_score(shape, temperature=config.temperature, chunk_tokens=None)
     loss = make_loss(score, config.loss, credited, reference)
     whole = jax.jit(jax.grad(lambda p: loss(p, batch)[0]))(params)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax import learner
 from isocompute_jax.experiment import loop, metrics, workdir
 from isocompute_jax.experiment.config import (
     AlarmsConfig,
@@ -194,13 +193,13 @@ def test_padding_of_the_padded_layout_by_hand():
         problems_per_batch=2, group_size=2, max_prompt_tokens=3, max_tokens=4, microbatch_tokens=16, batch_shards=1
     )
     batch = layout([sized_group(3, 2, 4), sized_group(1, 1, 1)], shape)
-    found = learner.padding_metrics(batch)
+    found = batch.metrics()
     assert found["num_rows"] == 2
     assert found["padding"] == pytest.approx(1 - (4 + 8) / (2 * (3 + 2 * 4)))
     inserted = np.array([True, False, True, False])  # what stands between two drawn tokens is no padding
     masks = np.asarray(batch.mask).copy()
     masks[masks.shape[0] - 1, -1, -1] = inserted
-    again = learner.padding_metrics(dataclasses.replace(batch, mask=masks))
+    again = dataclasses.replace(batch, mask=masks).metrics()
     assert again["padding"] == pytest.approx(1 - (4 + 7 + 3) / 22)
 
 

@@ -119,12 +119,12 @@ def lay_out_for(layout, problems):
     sizes: dict[str, Any] = dict(SIZES, problems_per_batch=problems)
     if layout == "packed":
         rows = learner.pack_shape(**sizes, row_tokens=32, microbatch_tokens=64)
-        return lambda groups, kept: learner.pack(groups, rows, kept=kept)
+        return lambda groups, kept: rows.lay_out(groups, kept=kept)
     if layout == "trees":
         trees = learner.tree_shape(**sizes, row_nodes=40, microbatch_tokens=80)
-        return lambda groups, kept: learner.grow(groups, trees, kept=kept)
+        return lambda groups, kept: trees.lay_out(groups, kept=kept)
     shape = learner.batch_shape(**sizes, microbatch_tokens=40)
-    return lambda groups, kept: learner.layout(groups, shape, kept=kept)
+    return lambda groups, kept: shape.lay_out(groups, kept=kept)
 
 
 def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa: B008 (frozen)

@@ -78,7 +78,7 @@ def pack(
     recipe = learner.CreditConfig(scale, aggregation, zero_variance)
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     credited = learner.credit(rewards, lengths, recipe, max_tokens=LENGTH)
-    return learner.layout(groups, shape, kept=credited.kept), credited
+    return shape.lay_out(groups, kept=credited.kept), credited
 
 
 def recording(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

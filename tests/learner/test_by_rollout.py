@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.learner.by_rollout import trained_tokens
+from isocompute_jax.learner import batches
+from isocompute_jax.learner.batches import trained_tokens
 from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, SEVERAL, make_groups
 
 GROUPS = make_groups()
@@ -18,10 +19,10 @@ ROWS = learner.pack_shape(**SIZES, row_tokens=32, microbatch_tokens=64)
 TREES = learner.tree_shape(**SIZES, row_nodes=40, microbatch_tokens=80)
 
 LAYOUTS = {
-    "padded": lambda kept: learner.layout(GROUPS, SEVERAL, kept=kept),
-    "cut": lambda kept: learner.layout(GROUPS, CUT, kept=kept),
-    "packed": lambda kept: learner.pack(GROUPS, ROWS, kept=kept),
-    "trees": lambda kept: learner.grow(GROUPS, TREES, kept=kept),
+    "padded": lambda kept: SEVERAL.lay_out(GROUPS, kept=kept),
+    "cut": lambda kept: CUT.lay_out(GROUPS, kept=kept),
+    "packed": lambda kept: ROWS.lay_out(GROUPS, kept=kept),
+    "trees": lambda kept: TREES.lay_out(GROUPS, kept=kept),
 }
 HALVES = np.array([True, False, True, True, False, False])
 
@@ -42,7 +43,7 @@ def test_trained_tokens_come_in_the_order_of_rollouts(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sums_of_rollouts(layout):
     batch = LAYOUTS[layout](HALVES)
-    found = learner.rollout_sums(batch, batch.sampler_logprobs, len(GROUPS) * GROUP).reshape(len(GROUPS), GROUP)
+    found = batches.rollout_sums(batch, batch.sampler_logprobs, len(GROUPS) * GROUP).reshape(len(GROUPS), GROUP)
     for p, group in enumerate(GROUPS):
         for g, completion in enumerate(group.completions):
             expected = float(completion.logprobs[completion.mask].astype(np.float64).sum()) if HALVES[p] else 0.0
@@ -55,7 +56,7 @@ def test_values_move_from_any_layout_to_any_other(origin, target):
     """Two halves of one layout, dealt anew in another: what the sampler said of each token is with it again."""
     parts = [LAYOUTS[origin](HALVES), LAYOUTS[origin](~HALVES)]
     to = LAYOUTS[target](np.array([True, True, False, False, True, False]))
-    moved = learner.moved(parts, [part.sampler_logprobs for part in parts], to)
+    moved = batches.moved(parts, [part.sampler_logprobs for part in parts], to)
     mask = np.asarray(to.mask)
     np.testing.assert_array_equal(moved[mask], np.asarray(to.sampler_logprobs)[mask])
     assert mask.any() and not moved[~mask].any()
@@ -65,10 +66,10 @@ def test_values_move_from_any_layout_to_any_other(origin, target):
 def test_a_rollout_that_is_nowhere_is_an_error():
     part = LAYOUTS["padded"](HALVES)
     with pytest.raises(ValueError, match="do not hold the rollouts"):
-        learner.moved([part], [part.sampler_logprobs], LAYOUTS["packed"](~HALVES))
+        batches.moved([part], [part.sampler_logprobs], LAYOUTS["packed"](~HALVES))
 
 
 def test_tokens_without_training_are_in_no_sum():
     batch = LAYOUTS["padded"](None)
     batch = dataclasses.replace(batch, mask=np.zeros_like(batch.mask))
-    assert not learner.rollout_sums(batch, batch.sampler_logprobs, len(GROUPS) * GROUP).any()
+    assert not batches.rollout_sums(batch, batch.sampler_logprobs, len(GROUPS) * GROUP).any()

@@ -21,9 +21,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from isocompute_jax.learner import TrainState
-from isocompute_jax.learner.checkpoint import Checkpointer
-from isocompute_jax.learner.checkpoint_files import names
-from isocompute_jax.learner.retention import Mark, Retention
+from isocompute_jax.learner.checkpoint import Checkpointer, Mark, Retention, names
 from isocompute_jax.records import checksums
 from isocompute_jax.records.errors import InputError, RunError
 

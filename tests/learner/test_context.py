@@ -47,7 +47,7 @@ def batch_of(config, groups, kept, mesh, *, sampled=False):
         batch_shards=sharding.shards(mesh, "rows"),
         routing=(config.num_layers, config.experts_per_token) if sampled else None,
     )
-    return learner.pack(groups, shape, kept=kept)
+    return shape.lay_out(groups, kept=kept)
 
 
 def one_step(config, mesh, *, loss="regularized", routing: Routing = "own"):

@@ -50,7 +50,7 @@ def test_a_gradient_by_hand():
     config = learner.LossConfig(correction_mode="off")
     step = learner.make_train_step(bigram_score, config, optax.sgd(1.0))
     state = learner.init_state(jnp.array(table, jnp.float32), optax.sgd(1.0))
-    updated, metrics = step(state, learner.layout([group], shape), credited)
+    updated, metrics = step(state, shape.lay_out([group]), credited)
 
     probabilities = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     gradient = np.zeros_like(table)
@@ -90,8 +90,8 @@ def test_every_layout_leaves_context_out():
     }
     batches = {
         "padded": padded,
-        "trees": learner.grow(groups, learner.tree_shape(**sizes, row_nodes=16), kept=credited.kept),
-        "packed": learner.pack(groups, learner.pack_shape(**sizes, row_tokens=24), kept=credited.kept),
+        "trees": learner.tree_shape(**sizes, row_nodes=16).lay_out(groups, kept=credited.kept),
+        "packed": learner.pack_shape(**sizes, row_tokens=24).lay_out(groups, kept=credited.kept),
     }
     found = {name: builders.gradient_and_metrics("regularized", batch, credited) for name, batch in batches.items()}
     kept = [group for group, keep in zip(groups, credited.kept, strict=True) if keep]

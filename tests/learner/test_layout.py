@@ -85,12 +85,12 @@ def test_layout_needs_no_rewards():
     """Agreement checks lay out groups that nobody grades."""
     groups = make_groups()
     ungraded = [dataclasses.replace(group, rewards=None) for group in groups]
-    jax.tree.map(np.testing.assert_array_equal, learner.layout(ungraded, SEVERAL), learner.layout(groups, SEVERAL))
+    jax.tree.map(np.testing.assert_array_equal, SEVERAL.lay_out(ungraded), SEVERAL.lay_out(groups))
 
 
 def test_too_many_groups_are_an_error():
     with pytest.raises(ValueError, match="7 groups of 4 take 7 rows"):
-        learner.layout([*make_groups(), make_groups()[0]], WHOLE)
+        WHOLE.lay_out([*make_groups(), make_groups()[0]])
 
 
 def test_a_batch_without_signal_holds_no_microbatch():
@@ -124,9 +124,9 @@ def test_place_batch_shards_rows():
 
 def test_a_process_writes_its_rows_alone_and_knows_what_is_trained_in_the_others():
     groups = make_groups()
-    whole = learner.layout(groups, SEVERAL)
+    whole = SEVERAL.lay_out(groups)
     own = np.arange(SEVERAL.rows) % 2 == 1
-    half = learner.layout(groups, SEVERAL, own=own)
+    half = SEVERAL.lay_out(groups, own=own)
     for name in ("mask", "rollout", "num_microbatches"):
         np.testing.assert_array_equal(getattr(half, name), getattr(whole, name))
     for name in ("tokens", "sampler_logprobs", "prompt_tokens", "prompt_mask"):

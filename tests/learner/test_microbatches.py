@@ -97,7 +97,7 @@ def test_the_step_has_the_gradient_of_the_plain_objective():
 def test_prefix_sharing_and_chunks_leave_values_and_gradients_as_they_are():
     """`completion_logprobs` (one prompt for all of its rollouts, a chunked head) against whole sequences."""
     groups = GROUPS
-    batch = jax.tree.map(lambda x: jnp.asarray(x[0] if np.ndim(x) else x), learner.layout(groups, WHOLE))
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0] if np.ndim(x) else x), WHOLE.lay_out(groups))
     config = tiny_config()
     params = random_params(config)
     valid = np.array([[np.arange(LENGTH) < len(c.tokens) for c in group.completions] for group in groups])

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.learner.moments import HOST, kept_in_bfloat16, randomly_rounded
+from isocompute_jax.learner.state import HOST, kept_in_bfloat16, randomly_rounded
 from isocompute_jax.sharding import make_mesh
 from tests.learner.builders import REGULARIZED, make_groups, pack, score_function
 from tests.model.tiny import random_params, tiny_config

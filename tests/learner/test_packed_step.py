@@ -24,7 +24,7 @@ def packed_batch(groups, kept, *, shards=1, microbatch_tokens=2 * ROW):
         microbatch_tokens=microbatch_tokens,
         batch_shards=shards,
     )
-    return learner.pack(groups, shape, kept=kept)
+    return shape.lay_out(groups, kept=kept)
 
 
 def both(loss, **kwargs):
@@ -66,7 +66,7 @@ def test_packed_rows_are_sharded():
 def test_log_probabilities_are_those_of_the_padded_layout():
     groups = make_groups()
     packed = packed_batch(groups, None)
-    shared = learner.layout(groups, builders.WHOLE)
+    shared = builders.WHOLE.lay_out(groups)
     params, score = random_params(tiny_config()), builders.scorer()
     rows = learner.unpack(packed, score(params, packed), groups)
     expected = np.asarray(score(params, shared)).reshape(len(rows), LENGTH)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.packing import draw_lengths
 from isocompute_jax import learner, sharding
-from isocompute_jax.learner.batches import microbatch_of
+from isocompute_jax.learner.batches import CompiledShapes, microbatch_of
 from isocompute_jax.learner.packing import arrange, best_fit, shard_attention
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
@@ -68,7 +68,7 @@ def test_golden():
         group([70, 71], completion([1, 2, 3], [1, 0, 1]), completion([4])),
         group([90], completion([5, 6, 7, 8, 9, 10]), completion([11, 12])),
     ]
-    batch = learner.pack(groups, learner.PackShape(2, 2, 10, 2))
+    batch = learner.PackShape(2, 2, 10, 2).lay_out(groups)
     assert int(batch.num_microbatches) == 1
     expected = {
         "tokens": [[90, 5, 6, 7, 8, 9, 10, 90, 11, 12], [70, 71, 1, 2, 3, 70, 71, 4, 0, 0]],
@@ -81,7 +81,7 @@ def test_golden():
         found = getattr(batch, name)
         assert found.dtype == {"mask": bool, "sampler_logprobs": np.float32}.get(name, np.int32)
         np.testing.assert_array_equal(found, np.asarray(value, found.dtype)[None], err_msg=name)
-    assert learner.packing_metrics(batch, 2) == {
+    assert batch.metrics(2) == {
         "padding": 2 / 20,
         # 7 x 8 / 2 + 3 x 4 / 2 = 34 pairs beside 5 x 6 / 2 + 3 x 4 / 2 = 21
         "attention_imbalance": 34 / 27.5,
@@ -133,7 +133,7 @@ def steps(draw):
 @given(steps())
 def test_every_kept_rollout_lies_in_one_row_once_and_whole(step):
     groups, shape, kept = step
-    batch = learner.pack(groups, shape, kept=kept)
+    batch = shape.lay_out(groups, kept=kept)
     assert batch.tokens.shape[0] in shape.sizes and batch.tokens.shape[1:] == (shape.rows, shape.row_tokens)
     flat = [(g, c) for g in groups for c in g.completions]
     found = []
@@ -159,7 +159,7 @@ def test_every_kept_rollout_lies_in_one_row_once_and_whole(step):
 @given(steps())
 def test_unpack_returns_what_was_packed(step):
     groups, shape, kept = step
-    batch = learner.pack(groups, shape, kept=kept)
+    batch = shape.lay_out(groups, kept=kept)
     size = len(groups[0].completions)
     unpacked = learner.unpack(batch, np.stack([batch.tokens, batch.sampler_logprobs], axis=-1), groups)
     assert len(unpacked) == len(groups) * size
@@ -174,21 +174,21 @@ def test_unpack_returns_what_was_packed(step):
 @given(steps(), st.randoms(use_true_random=False))
 def test_statistics_do_not_depend_on_the_order(step, random):
     groups, shape, _ = step
-    batch = learner.pack(groups, shape)
-    jax.tree.map(np.testing.assert_array_equal, learner.pack(groups, shape), batch)
+    batch = shape.lay_out(groups)
+    jax.tree.map(np.testing.assert_array_equal, shape.lay_out(groups), batch)
     moved = [
         dataclasses.replace(g, completions=tuple(random.sample(g.completions, len(g.completions)))) for g in groups
     ]
     random.shuffle(moved)
-    again = learner.pack(moved, shape)
+    again = shape.lay_out(moved)
     np.testing.assert_array_equal(again.first, batch.first)
-    assert learner.packing_metrics(again, shape.shards) == learner.packing_metrics(batch, shape.shards)
+    assert again.metrics(shape.shards) == batch.metrics(shape.shards)
 
 
 @given(steps())
 def test_statistics_count_what_attention_sees(step):
     groups, shape, _ = step
-    batch = learner.pack(groups, shape)
+    batch = shape.lay_out(groups)
     used = int(batch.num_microbatches)
     expected = np.zeros((used, shape.shards))
     for m, n, start, end in segments(batch):
@@ -196,7 +196,7 @@ def test_statistics_count_what_attention_sees(step):
             expected[m, n * shape.shards // shape.rows] += sum(t + 1 for t in range(end - start))
     np.testing.assert_array_equal(shard_attention(batch, shape.shards), expected)
     tokens = sum(len(g.prompt_tokens) + len(c.tokens) for g in groups for c in g.completions)
-    metrics = learner.packing_metrics(batch, shape.shards)
+    metrics = batch.metrics(shape.shards)
     assert metrics["num_rows"] == used * shape.rows
     assert metrics["padding"] == pytest.approx(1 - tokens / (used * shape.rows * shape.row_tokens), abs=1e-12)
 
@@ -237,10 +237,10 @@ def test_pack_shape_properties(problems, group_size, longest, spare, microbatch_
 def test_few_shapes_are_compiled_and_each_is_logged(caplog):
     shape = learner.PackShape(microbatches=20, rows=2, row_tokens=8)
     assert shape.sizes == (3, 5, 10, 20)
-    seen = learner.CompiledShapes()
+    seen = CompiledShapes()
     with caplog.at_level(logging.INFO):
         for rollouts in range(1, 41):
-            batch = learner.pack([group([1], *[completion([1] * 6)] * rollouts)], shape)
+            batch = shape.lay_out([group([1], *[completion([1] * 6)] * rollouts)])
             assert int(batch.num_microbatches) == -(-rollouts // 2)
             assert batch.tokens.shape[0] == min(s for s in shape.sizes if s >= -(-rollouts // 2))
             seen.note(batch)
@@ -285,17 +285,17 @@ def test_the_batch_is_as_balanced_as_its_lengths_say():
     lengths = np.ravel(prompts[:, None] + completions) // 64 + 1
     groups = random_groups(rng, lengths.tolist(), size=16)
     shape = learner.PackShape(microbatches=128, rows=8, row_tokens=256, shards=8)
-    metrics = learner.packing_metrics(learner.pack(groups, shape), 8)
+    metrics = shape.lay_out(groups).metrics(8)
     assert metrics["padding"] < 0.05 and 1 <= metrics["attention_imbalance"] < 1.05
-    totals = shard_attention(learner.pack(groups, shape), 8).sum(axis=0)
+    totals = shard_attention(shape.lay_out(groups), 8).sum(axis=0)
     assert totals.max() / totals.mean() < 1.01
 
 
 def test_sequences_are_spread_over_the_rows_of_the_last_microbatch():
     """Two rows would hold all eight; the other six are computed anyway."""
     groups = [group([1], *[completion([1] * 3)] * 8)]
-    batch = learner.pack(groups, learner.PackShape(2, 8, 16, 8))
-    assert learner.packing_metrics(batch, 8) == {"padding": 0.75, "attention_imbalance": 1.0, "num_rows": 8}
+    batch = learner.PackShape(2, 8, 16, 8).lay_out(groups)
+    assert batch.metrics(8) == {"padding": 0.75, "attention_imbalance": 1.0, "num_rows": 8}
 
 
 # --- beside the padded layout
@@ -308,7 +308,7 @@ def test_numbers_and_tokens_are_those_of_the_padded_layout():
     shape = learner.batch_shape(
         problems_per_batch=6, group_size=4, max_prompt_tokens=6, max_tokens=5, microbatch_tokens=100
     )
-    padded, packed = learner.layout(groups, shape, kept=kept), learner.pack(groups, SHAPE, kept=kept)
+    padded, packed = shape.lay_out(groups, kept=kept), SHAPE.lay_out(groups, kept=kept)
     numbers = np.broadcast_to(padded.rollout[..., None], padded.tokens.shape)
 
     def trained(batch, rollout):
@@ -320,7 +320,7 @@ def test_numbers_and_tokens_are_those_of_the_padded_layout():
 
 def test_placed_and_cut_into_microbatches_like_the_padded_layout():
     mesh = sharding.make_mesh(data=2, fsdp=2, tensor=2)
-    batch = learner.pack(make_groups(), dataclasses.replace(SHAPE, shards=4))
+    batch = dataclasses.replace(SHAPE, shards=4).lay_out(make_groups())
     assert int(batch.num_microbatches) > 1
     placed = learner.place_batch(batch, mesh)
     jax.tree.map(np.testing.assert_array_equal, placed, batch)
@@ -336,11 +336,11 @@ def test_placed_and_cut_into_microbatches_like_the_padded_layout():
 
 
 def test_a_step_without_signal_holds_no_microbatch():
-    batch = learner.pack(make_groups(), SHAPE, kept=np.zeros(6, bool))
+    batch = SHAPE.lay_out(make_groups(), kept=np.zeros(6, bool))
     assert int(batch.num_microbatches) == 0 and batch.tokens.shape == (1, 4, 16)
     assert not batch.mask.any()
     np.testing.assert_array_equal(batch.first, np.broadcast_to(np.arange(16), (1, 4, 16)))
-    assert learner.packing_metrics(batch, 2) == {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
+    assert batch.metrics(2) == {"padding": 0.0, "attention_imbalance": 1.0, "num_rows": 0}
     assert learner.unpack(batch, batch.tokens, make_groups()) == [None] * 24
 
 
@@ -371,11 +371,11 @@ def test_a_row_that_cannot_hold_the_longest_sequence_is_refused():
 def test_what_does_not_fit_is_an_error(prompt, lengths, message):
     groups = [group([1] * prompt, *(completion([1] * length) for length in lengths))]
     with pytest.raises(ValueError, match=message):
-        learner.pack(groups, SHAPE)
+        SHAPE.lay_out(groups)
 
 
 def test_unpack_refuses_values_of_another_batch():
-    batch = learner.pack(make_groups(), SHAPE)
+    batch = SHAPE.lay_out(make_groups())
     with pytest.raises(ValueError, match=r"values \(1, 4, 16\) are not of a batch"):
         learner.unpack(batch, batch.tokens[:1], make_groups())
 
@@ -386,9 +386,9 @@ def test_a_process_writes_its_rows_alone_and_knows_what_lies_in_the_others():
     shape = learner.pack_shape(
         problems_per_batch=6, group_size=4, max_prompt_tokens=4, max_tokens=12, row_tokens=24, microbatch_tokens=96
     )
-    whole = learner.pack(groups, shape)
+    whole = shape.lay_out(groups)
     own = np.arange(shape.rows) % 2 == 0
-    half = learner.pack(groups, shape, own=own)
+    half = shape.lay_out(groups, own=own)
     for name in ("first", "mask", "rollout", "num_microbatches"):
         np.testing.assert_array_equal(getattr(half, name), getattr(whole, name))
     for name in ("tokens", "sampler_logprobs"):

@@ -81,7 +81,7 @@ def test_statistics_equal_counts_of_transformers_routers(tmp_path):
                 np.add.at(counts[layer], np.argsort(-logits, axis=1)[:, :2], 1)
                 p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
                 entropies += list(-(p * np.log(p)).sum(axis=1))
-    batch = learner.layout(groups, shape_for(80))
+    batch = shape_for(80).lay_out(groups)
     credited = learner.credit(
         learner.group_rewards(groups), learner.trained_lengths(groups), learner.CreditConfig(), max_tokens=LENGTH
     )
@@ -125,7 +125,7 @@ def test_scalars_of_hand_worked_counts():
 def test_own_choices_replayed_change_nothing():
     """To the bit, with full agreement; without replay the same is found by comparing."""
     groups = with_experts(make_groups(), own_experts)
-    batch = learner.layout(groups, routed_shape(1000))
+    batch = routed_shape(1000).lay_out(groups)
     own, replayed, compared = (score(batch, routing) for routing in ("own", "replay", "compare"))
     assert own.metrics.keys() < replayed.metrics.keys()
     for name in ("logprobs", "entropies"):
@@ -141,7 +141,7 @@ def test_own_choices_replayed_change_nothing():
 def test_other_choices_are_those_of_their_own_tokens():
     """Log-probabilities of laid-out rows equal those of each text alone under the same experts, and no others."""
     groups = with_experts(make_groups(), random_experts)
-    batch = learner.layout(groups, routed_shape(1000))
+    batch = routed_shape(1000).lay_out(groups)
     found, own = score(batch, "replay"), score(batch, "own")
     params = random_params(CONFIG)
 
@@ -180,6 +180,6 @@ def test_agreement_counts_experts_that_both_chose():
 def test_samplers_that_do_not_say_their_experts_are_refused():
     groups = make_groups()
     with pytest.raises(InputError, match=r"LossConfig\.routing: the sampler does not say which experts it chose"):
-        learner.layout(groups, routed_shape())
+        routed_shape().lay_out(groups)
     with pytest.raises(InputError, match=r"experts of shape \(1, 2, 2\), and the model needs \(\d+, 2, 2\)"):
-        learner.layout(with_experts(groups, lambda tokens: np.zeros((1, 2, 2), np.int16)), routed_shape())
+        routed_shape().lay_out(with_experts(groups, lambda tokens: np.zeros((1, 2, 2), np.int16)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
+from isocompute_jax.learner import credit
 from isocompute_jax.learner.credit import DENOMINATORS
 from tests.learner.builders import REWARDS, make_groups
 
@@ -37,7 +38,7 @@ def test_a_buffer_as_long_as_the_limit_penalises_every_token():
 
 def test_lengths_and_truncation_of_groups():
     groups = make_groups()
-    lengths, cut = learner.completion_lengths(groups), learner.truncated(groups)
+    lengths, cut = credit.completion_lengths(groups), credit.truncated(groups)
     assert lengths.shape == cut.shape == (6, 4)
     assert (lengths >= learner.trained_lengths(groups)).all() and (lengths > learner.trained_lengths(groups)).any()
     np.testing.assert_array_equal(cut, lengths == 5)

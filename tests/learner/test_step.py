@@ -113,7 +113,7 @@ def test_laying_out_what_takes_no_part_changes_nothing(zero_variance):
     """Leaving such groups out saves time and nothing else: no gradient, no metric sees them."""
     groups = make_groups()
     left_out, credited = pack(groups, zero_variance=zero_variance)
-    laid_out = learner.layout(groups, SEVERAL)
+    laid_out = SEVERAL.lay_out(groups)
     one, metrics = take_step(fresh_state(), (left_out, credited), reference=REFERENCE_PARAMS)
     other, others = take_step(fresh_state(), (laid_out, credited), reference=REFERENCE_PARAMS)
     assert others == pytest.approx(metrics, rel=1e-5, abs=1e-6)

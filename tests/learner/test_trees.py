@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import learner
+from isocompute_jax.learner import packing
 from isocompute_jax.learner.trees import subtree_ends
 from isocompute_jax.records.errors import InputError
 from tests.learner import builders
@@ -23,7 +24,7 @@ def test_golden():
         group([9], *(completion([8, 3]) for _ in range(4))),
     ]
     shape = learner.TreeShape(microbatches=2, rows=1, nodes=8, rollouts=8, tokens=3)
-    batch = learner.grow(groups, shape)
+    batch = shape.lay_out(groups)
     assert batch.num_microbatches == 1
     # 1 2 5 6 7 of the first prompt, 9 8 of the second, and padding: no completion's last token predicts anything.
     assert batch.nodes[0, 0].tolist() == [1, 2, 5, 6, 7, 9, 8, 0]
@@ -38,7 +39,7 @@ def test_golden():
     assert batch.mask[0, 0, 0].tolist() == [True, False, False]
     np.testing.assert_allclose(batch.sampler_logprobs[0, 0, 3], [-0.05, -0.07, -0.03])
     assert not batch.mask[1].any() and batch.ends[1, 0].tolist() == list(range(8))
-    assert learner.tree_metrics(batch) == {"tree_nodes": 7, "padding": 1 / 8, "num_rows": 1}
+    assert batch.metrics() == {"tree_nodes": 7, "padding": 1 / 8, "num_rows": 1}
 
 
 @st.composite
@@ -75,7 +76,7 @@ def sequence_of(batch, row, node):
 @given(steps())
 def test_every_kept_rollout_is_read_once_and_whole(step):
     groups, shape, kept = step
-    batch = learner.grow(groups, shape, kept=kept)
+    batch = shape.lay_out(groups, kept=kept)
     flat = [(g, c) for g in groups for c in g.completions]
     found, used = [], set()
     for place in zip(*np.nonzero(np.asarray(batch.tokens != 0).any(-1) | batch.mask.any(-1)), strict=True):
@@ -141,7 +142,7 @@ def test_micro_batches_are_large_unless_that_leaves_rows_empty():
 
 def test_a_short_run_has_fewer_sizes_compiled():
     """One for each 64 updates, 4 at most: first the quarter, which leaves few rows empty whatever a step has."""
-    assert [learner.sizes_worth(updates) for updates in (1, 50, 127, 128, 192, 256, 10**6)] == [1, 1, 1, 2, 3, 4, 4]
+    assert [packing.sizes_worth(updates) for updates in (1, 50, 127, 128, 192, 256, 10**6)] == [1, 1, 1, 2, 3, 4, 4]
     sizes = {"problems_per_batch": 32, "group_size": 16, "max_prompt_tokens": 9, "max_tokens": 9, "row_nodes": 64}
     shapes = [learner.tree_shape(**sizes, microbatch_tokens=2048, most_sizes=most) for most in (1, 2, 3, 4)]
     assert [shape.sizes for shape in shapes] == [(4,), (16, 4), (16, 8, 4), (16, 8, 4, 2)]
@@ -154,8 +155,7 @@ def test_a_short_run_has_fewer_sizes_compiled():
 def test_a_batch_of_any_size_holds_the_same_rows():
     groups = alike_groups()
     batches = [
-        learner.grow(groups, learner.TreeShape(8 // rows, rows, nodes=16, rollouts=12, tokens=LENGTH))
-        for rows in (8, 2)
+        learner.TreeShape(8 // rows, rows, nodes=16, rollouts=12, tokens=LENGTH).lay_out(groups) for rows in (8, 2)
     ]
     assert [int(batch.num_microbatches) * batch.nodes.shape[1] for batch in batches] == [6, 6]
     whole = [batch.nodes.reshape(-1, 16) for batch in batches]
@@ -172,7 +172,7 @@ def tree_batch(groups, kept, *, shards=1):
         microbatch_tokens=1000,
         batch_shards=shards,
     )
-    return learner.grow(groups, shape, kept=kept)
+    return shape.lay_out(groups, kept=kept)
 
 
 @pytest.mark.parametrize("loss", ["regularized", pytest.param("gspo", marks=pytest.mark.slow)])
@@ -181,7 +181,7 @@ def test_gradients_and_metrics_are_those_of_the_padded_layout(loss):
     padded, credited = builders.pack(groups, builders.SEVERAL)
     trees = tree_batch(groups, credited.kept)
     assert int(trees.num_microbatches) > 1
-    assert learner.tree_metrics(trees)["tree_nodes"] < padded.mask.size / 2  # they have much in common
+    assert trees.metrics()["tree_nodes"] < padded.mask.size / 2  # they have much in common
     (ours, metrics), (theirs, expected) = (
         builders.gradient_and_metrics(loss, batch, credited) for batch in (trees, padded)
     )
@@ -216,7 +216,7 @@ def test_rows_are_sharded():
 
 def test_log_probabilities_are_those_of_the_padded_layout():
     groups = alike_groups()
-    trees, shared = tree_batch(groups, None), learner.layout(groups, builders.WHOLE)
+    trees, shared = tree_batch(groups, None), builders.WHOLE.lay_out(groups)
     params, score = random_params(tiny_config()), builders.scorer()
     scored = np.asarray(score(params, trees))
     expected = np.asarray(score(params, shared)).reshape(-1, LENGTH)
@@ -252,6 +252,6 @@ def test_what_does_not_fit_is_an_error():
         learner.tree_shape(max_prompt_tokens=5, max_tokens=5, row_nodes=8, **sizes)
     shape = learner.tree_shape(max_prompt_tokens=2, max_tokens=2, row_nodes=3, **sizes)
     with pytest.raises(ValueError, match="a prompt of 3 and a completion of 2 tokens"):
-        learner.grow([group([1, 2, 3], completion([1, 2]), completion([1]))], shape)
+        shape.lay_out([group([1, 2, 3], completion([1, 2]), completion([1]))])
     with pytest.raises(ValueError, match=r"5 rollouts take 5 rows"):
-        learner.grow([group([1, 2], *(completion([i, 2]) for i in range(5)))], shape)
+        shape.lay_out([group([1, 2], *(completion([i, 2]) for i in range(5)))])

@@ -2,7 +2,7 @@
 
 import types
 
-from isocompute_jax.model.kernels.pallas_names import give_back
+from isocompute_jax.model.kernels.imports import give_back
 
 
 def pallas_of(kernel, **names):

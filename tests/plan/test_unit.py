@@ -19,7 +19,7 @@ from isocompute_jax.plan.roofline import Range
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.plan.unit import LAUNCH, UnitFacts, keys_bytes, unit_time
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sampling.units import MARGIN, UnitShape, largest_unit, unit_bytes, unit_shape
+from isocompute_jax.sampling.in_process import MARGIN, UnitShape, largest_unit, unit_bytes, unit_shape
 from tests.model.tiny import tiny_config
 from tests.plan.builders import run_config
 

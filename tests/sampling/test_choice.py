@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import model
-from isocompute_jax.sampling import SamplingParams, randomness
-from isocompute_jax.sampling.choice import SMALLEST_PROBABILITY, nucleus, pick
+from isocompute_jax.sampling import SamplingParams
+from isocompute_jax.sampling import draw as drawing
+from isocompute_jax.sampling.draw import SMALLEST_PROBABILITY, nucleus, pick
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 
 DRAWS, PROMPT = 4096, [3, 7, 1]
@@ -21,7 +22,7 @@ LARGEST = np.float32(1 - 2**-24)
 """The largest number that is drawn."""
 
 # Jitted, as samplers call them: the condition of a plain `pick` compiles at each call.
-draw, open_uniform = jax.jit(pick), jax.jit(randomness.open_uniform)
+draw, open_uniform = jax.jit(pick), jax.jit(drawing.open_uniform)
 
 
 @functools.cache

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax.sampling import randomness
-from isocompute_jax.sampling.randomness import problem_words
+from isocompute_jax.sampling import draw
+from isocompute_jax.sampling.draw import problem_words
 
-draw_uniforms, open_uniform = jax.jit(randomness.draw_uniforms, static_argnums=2), jax.jit(randomness.open_uniform)
+draw_uniforms, open_uniform = jax.jit(draw.draw_uniforms, static_argnums=2), jax.jit(draw.open_uniform)
 
 
 def test_uniform_streams():

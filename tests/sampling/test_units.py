@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax.sampling.units import LEAST_LATER, UnitShape, later_unit_shape, unit_shape
+from isocompute_jax.sampling.in_process import LEAST_LATER, UnitShape, later_unit_shape, unit_shape
 
 
 @pytest.mark.parametrize(

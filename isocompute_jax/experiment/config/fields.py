@@ -308,7 +308,7 @@ class CurriculumConfig(Group):
 @described
 @dataclasses.dataclass(frozen=True)
 class LengthConfig(Group):
-    """Length control by rewards and masks; see `learner.shaping` for the equations."""
+    """Length control by rewards and masks; see `learner.credit` for the equations."""
 
     overlong: Literal["off", "all", "correct"] = option(
         "off",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.learner.alignment import _sketched, alignment, by_problem, mean_cosine, microbatch_gradients
+from isocompute_jax.experiment.alignment import _sketched, alignment, by_problem, mean_cosine, microbatch_gradients
 from isocompute_jax.learner.objective import make_loss
 from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, REWARDS, make_groups, pack
 
@@ -31,7 +31,7 @@ def laid_out():
     groups = make_groups()
     shape = learner.BatchShape(2 * len(REWARDS), 1, GROUP // 2, LENGTH, PROMPT)
     _, credited = pack(groups, CUT)
-    return learner.layout(groups, shape), credited
+    return shape.lay_out(groups), credited
 
 
 CONFIG = learner.LossConfig(entropy_coef=0.02)

@@ -1,0 +1,127 @@
+"""How a token is chosen: by inverting the CDF of the tempered distribution, cut to its nucleus, at a random number.
+
+Random numbers are keyed by (seed, step, problem id, rollout index), and the turn of later turns, alone: rollout i of a
+problem draws one uniform number for each token from a key folded from these. What else is in the batch cannot matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from isocompute_jax.records.requests import SampleRequest
+
+SMALLEST_PROBABILITY = 2.0**-33
+"""Tokens less probable than this are never drawn: it is the smallest number that `open_uniform` gives."""
+
+
+def pick(
+    scaled: Float[Array, "... V"],
+    uniform: Float[Array, "..."],
+    top_p: Float[Array, "..."],
+    running: Bool[Array, "..."] | None = None,
+) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
+    """Draws a token of each row from softmax(scaled), cut to its nucleus where top_p < 1.
+
+    Args:
+      scaled: logits divided by the temperature.
+      uniform: a number in (0, 1) for each row.
+      top_p: nucleus size of each row; nothing is sorted while it is 1 in every row that runs.
+      running: rows whose tokens are used; None for all.
+
+    Returns:
+      token ids, and their log-probabilities under the distribution drawn from (after the cut).
+    """
+    logprobs = jax.nn.log_softmax(scaled, axis=-1)
+    probs = jnp.exp(logprobs)
+    cut = top_p < 1
+    # A condition of the one program, not a second program, whose logits might be rounded otherwise.
+    kept = jax.lax.cond(
+        jnp.any(cut if running is None else running & cut),
+        lambda: ~cut[..., None] | nucleus(probs, top_p[..., None]),
+        lambda: jnp.ones(probs.shape, bool),
+    )
+    token, total = invert_cdf(jnp.where(kept, probs, 0.0), uniform)
+    picked = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+    return token, jnp.where(cut, picked - jnp.log(total), picked)
+
+
+def invert_cdf(
+    probs: Float[Array, "... V"], uniform: Float[Array, "..."]
+) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
+    """The token whose slice of the CDF of `probs` holds `uniform`, and the sum of `probs`, which need not be 1."""
+    cdf = jnp.cumsum(probs, axis=-1)
+    # A parallel cumsum rounds every entry by itself: over a large vocabulary it dips, and rises where there is next to
+    # no probability. So the total is taken over tokens that can be drawn, and the draw is the first of them above
+    # u x total.
+    possible = probs >= SMALLEST_PROBABILITY
+    total = jnp.max(jnp.where(possible, cdf, 0.0), axis=-1)
+    above = possible & (cdf > (uniform * total)[..., None])
+    vocab = probs.shape[-1]
+    token = jnp.min(jnp.where(above, jnp.arange(vocab, dtype=jnp.int32), vocab - 1), axis=-1)
+    return token, total
+
+
+def nucleus(probs: Float[Array, "... V"], top_p: float | Array) -> Bool[Array, "... V"]:
+    """The smallest set of most probable tokens whose probability reaches `top_p` (ties at its edge are kept)."""
+    descending = jnp.sort(probs, axis=-1, descending=True)
+    before = jnp.cumsum(descending, axis=-1) - descending
+    smallest = jnp.min(jnp.where(before < top_p, descending, jnp.inf), axis=-1, keepdims=True)
+    return probs >= smallest
+
+
+# --- random numbers
+
+
+def problem_words(problem_id: str) -> tuple[int, int]:
+    """Two 32-bit words that stand for a problem id in random keys."""
+    digest = hashlib.blake2b(problem_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def key_words(request: SampleRequest) -> tuple[int, int, int, int, int]:
+    """What keys the random numbers of a request's rollouts: seed, step, two words of the problem id, and the turn."""
+    return request.seed, request.step, *problem_words(request.problem_id), request.turn
+
+
+def draw_uniforms(
+    words: UInt32[Array, "P 5"], rollouts: UInt32[Array, "P G"], length: int
+) -> Float[Array, "P G {length}"]:
+    """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout, turn).
+
+    The key of turn 0 is folded from the first four, and that of a later turn from it and the turn. A shorter stream is
+    the beginning of a longer one.
+
+    Args:
+      words: as `key_words` gives them.
+      rollouts: rollout indices.
+      length: numbers in a stream.
+    """
+
+    def stream(words: Array, rollout: Array) -> Array:
+        key = jax.random.key(words[0])
+        for word in (*words[1:4], rollout):
+            key = jax.random.fold_in(key, word)
+        key = jnp.where(words[4] > 0, jax.random.fold_in(key, words[4]), key)
+        return open_uniform(jax.random.bits(key, (length,), jnp.uint32))
+
+    return jax.vmap(jax.vmap(stream, (None, 0)))(words, rollouts)
+
+
+def open_uniform(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """The number (bits + 1/2) / 2^32 in float32: from 2^-33 to 1 - 2^-24, never 0 and never 1.
+
+    `jax.random.uniform` makes of the same words the multiples of 2^-23 that their upper 23 bits give, 0 among them.
+    This is the same draw, refined by the lower nine bits: it stays within its cell of width 2^-23, so another token is
+    drawn only where a boundary between two tokens falls into that cell.
+
+    Args:
+      bits: as `jax.random.bits` gives them.
+    """
+    cell = (bits >> 9).astype(jnp.float32) * 2.0**-23
+    inside = ((bits & 511).astype(jnp.float32) + 0.5) * 2.0**-32
+    # The sum is rounded; it must not be rounded up to the next cell, the last of which is 1.
+    return jnp.minimum(cell + inside, jnp.nextafter(cell + 2.0**-23, jnp.float32(0)))
