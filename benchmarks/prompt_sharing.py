@@ -127,8 +127,7 @@ def account() -> Iterator[tuple[str, str, str, str]]:
     from isocompute_jax.experiment.inputs import model_config_of
     from isocompute_jax.experiment.layouts import shape_of
     from isocompute_jax.model.flops import step_flops
-    from isocompute_jax.plan.lengths import lengths_of
-    from isocompute_jax.plan.work import work_of
+    from isocompute_jax.plan.work import lengths_of, work_of
 
     for prompt in (512, 2048, 8192, 16_384):
         for n in (4, 16):

@@ -35,12 +35,11 @@ from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.printing import say
-from isocompute_jax.sweeps.limits import Limits
-from isocompute_jax.sweeps.slurm_options import SlurmOptions
+from isocompute_jax.sweeps.options import Limits, SlurmOptions
 
 if TYPE_CHECKING:
     from isocompute_jax.sweeps.grid import PlannedRun
-    from isocompute_jax.sweeps.scheduler import Scheduler
+    from isocompute_jax.sweeps.jobs import Scheduler
 
 CONFIG = flags.DEFINE_string(
     "config",
@@ -135,7 +134,7 @@ def planned_runs() -> list[PlannedRun]:
 
 def scheduler(root: pathlib.Path) -> Scheduler:
     """The one that --executor names."""
-    from isocompute_jax.sweeps.scheduler import make_scheduler
+    from isocompute_jax.sweeps.jobs import make_scheduler
 
     return make_scheduler(EXECUTOR.value, root, slurm=from_flags(SlurmOptions), kubernetes=KUBERNETES.value or "")
 

@@ -129,9 +129,9 @@ def main() -> None:
         say(show_prompts_of_run(config, SHOW_PROMPTS.value))
         return
     if DRY_RUN.value:
-        from isocompute_jax.plan import command
+        from isocompute_jax.plan import dry_run
 
-        sys.exit(command.run(config, TOPOLOGY.value, arguments=sys.argv[1:], out=PLAN_OUT.value))
+        sys.exit(dry_run.run(config, TOPOLOGY.value, arguments=sys.argv[1:], out=PLAN_OUT.value))
     for flag in ("topology", "plan_out"):
         if flags.FLAGS[flag].present:
             raise InputError(f"--{flag} goes with --dry_run")

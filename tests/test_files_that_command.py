@@ -31,7 +31,7 @@ from isocompute_jax.sweeps import books
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, read_problems, save_arithmetic_tokenizer
 from isocompute_jax.tasks.graders import gym
-from isocompute_jax.theory.forecast_files import read_forecast
+from isocompute_jax.theory.forecast import read_forecast
 from isocompute_jax.theory.pass_rates import read_pass_rates
 from isocompute_jax.watching.watched_runs import WatchedRuns
 from tests import mains

@@ -28,7 +28,7 @@ CONFIGS = flags.DEFINE_list("configs", [], "Config files that name a topology; l
 
 def main() -> None:
     """Flags -> one table."""
-    from isocompute_jax.plan.tables import table
+    from isocompute_jax.plan.report import table
 
     paths = CONFIGS.value or sorted(map(str, pathlib.Path("configs/layouts").glob("*.py")))
     if not paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, Sharding
 
 from isocompute_jax import model, sharding
+from isocompute_jax.accelerators import Device
 from isocompute_jax.experiment import build
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.inputs import check_length, check_mesh, model_config_of
@@ -23,8 +25,9 @@ from isocompute_jax.learner import (
     PackShape,
     TrainState,
     TreeShape,
-    batch_shardings,
 )
+from isocompute_jax.learner.batches import batch_shardings
+from isocompute_jax.learner.state import HOST
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
@@ -152,3 +155,50 @@ def _abstract_state(model_config: ModelConfig, programs: build.Programs) -> Trai
 
 def _placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device."""
+
+    params: float  # master weights
+    gradients: float  # summed over micro-batches, among the temporaries
+    moments: float  # of the optimizer, on the device
+    batch: float  # everything else that comes in: tokens, credit, reference weights
+    temporaries: float  # the others: activations, gathered weights, one micro-batch's gradients
+    outputs: float  # that reuse no argument
+    peak: float  # arguments + outputs - aliased + temporaries
+    on_host: float  # of the state, in the host's memory
+
+    def free(self, device: Device) -> float:
+        """What the step and the stated reserve leave of what JAX takes; negative where it does not fit."""
+        return device.usable - self.peak
+
+
+def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
+    """The compiler's analysis, divided by what the state says of its own size."""
+    stats: Any = program.memory_analysis()
+    params, moments = bytes_of(state.params, host=False), bytes_of(state.opt_state, host=False)
+    gradients = params  # of the same shapes and dtypes
+    temporaries, outputs = stats.temp_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return Memory(
+        params=params,
+        gradients=min(gradients, temporaries),
+        moments=moments,
+        batch=stats.argument_size_in_bytes - params - moments,
+        temporaries=max(temporaries - gradients, 0.0),
+        outputs=outputs,
+        peak=stats.argument_size_in_bytes + outputs + temporaries,
+        on_host=bytes_of(state.params, host=True) + bytes_of(state.opt_state, host=True),
+    )
+
+
+def bytes_of(tree: Any, *, host: bool) -> float:
+    """Bytes of one device's share of abstract arrays in one of its two memories."""
+    return float(
+        sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(tree)
+            if (leaf.sharding.memory_kind == HOST) == host
+        )
+    )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 
 from isocompute_jax import model
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.model.flops import Flops, Work, step_flops
-from isocompute_jax.plan.advice import Knob, advise
-from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, compile_step
-from isocompute_jax.plan.cost import RunCost
+from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, Memory, compile_step, memory_of
+from isocompute_jax.plan.cost import RunCost, price
 from isocompute_jax.plan.hlo import Collective, collectives
-from isocompute_jax.plan.lengths import Lengths, lengths_of
-from isocompute_jax.plan.memory import Memory, memory_of
-from isocompute_jax.plan.pricing import price
 from isocompute_jax.plan.roofline import Sampling, StepTime, step_time
-from isocompute_jax.plan.topology import Topology
+from isocompute_jax.plan.topology import Topology, find_compiler
 from isocompute_jax.plan.unit import UnitFacts, compile_unit
-from isocompute_jax.plan.work import better_layout, work_of
+from isocompute_jax.plan.work import Lengths, better_layout, lengths_of, work_of
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
+from isocompute_jax.records.run_files import write_atomic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,3 +138,127 @@ def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Toget
     if unit is None:
         return Together(memory.peak + beside, 0.0)
     return Together(memory.peak + beside + unit.weights, unit.peak(state))
+
+
+POLICIES = ("none", "dots", "attention_output", "full")
+"""Of `compute.remat`, each keeping less than the one before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+    """A change of the config."""
+
+    flags: tuple[str, ...]  # that make it
+    saves: float  # bytes of each device
+    fits: bool  # whether the step then fits, reserve included
+
+
+def advise(config: RunConfig, topology: Topology, peak: float) -> Iterator[Knob]:
+    """Changes that make a step smaller, one by one and then added up until it fits; the cheapest come first.
+
+    Args:
+      config: of the step.
+      topology: that it was compiled for.
+      peak: bytes that it needs.
+    """
+    budget = topology.device.usable
+    useful: list[Mapping[str, object]] = []
+    for changes in candidates(config):
+        needed = _peak(config, changes, topology)
+        if needed is None or needed >= peak:
+            continue
+        useful.append(changes)
+        yield Knob(_flags(changes), peak - needed, needed <= budget)
+        if needed <= budget:
+            return
+    if len(useful) > 1:
+        together = {field: value for changes in useful for field, value in changes.items()}
+        needed = _peak(config, together, topology)
+        if needed is not None:
+            yield Knob(_flags(together), peak - needed, needed <= budget)
+
+
+def candidates(config: RunConfig) -> Iterator[Mapping[str, object]]:
+    """Fields and values that take less memory: those that cost no time first, host memory last."""
+    smallest = max(config.packing.row_tokens, 1)
+    if config.recipe.microbatch_tokens > smallest:
+        yield {"recipe.microbatch_tokens": max(config.recipe.microbatch_tokens // 2, smallest)}
+    if config.compute.remat in POLICIES:
+        for policy in POLICIES[POLICIES.index(config.compute.remat) + 1 :]:
+            yield {"compute.remat": policy}
+    if config.optimizer.moments == "float32":
+        yield {"optimizer.moments": "bfloat16"}
+    if config.loss.chunk_tokens is not None and config.loss.chunk_tokens > 1024:
+        yield {"loss.chunk_tokens": config.loss.chunk_tokens // 4}
+    yield from _shorter_rows(config)
+    if config.optimizer.moments != "host":
+        yield {"optimizer.moments": "host"}
+
+
+def _shorter_rows(config: RunConfig) -> Iterator[Mapping[str, object]]:
+    """Where each device has a row of its own, rows that two devices share, or four, and fewer of them at once."""
+    mesh, row_tokens = config.mesh, config.packing.row_tokens
+    rows = mesh.data * mesh.fsdp * mesh.expert
+    if config.recipe.microbatch_tokens >= 2 * rows * row_tokens:
+        return
+    share = 2
+    while row_tokens and mesh.fsdp % share == 0 and row_tokens % (share * mesh.context) == 0:
+        yield {
+            "mesh.fsdp": mesh.fsdp // share,
+            "mesh.context": mesh.context * share,
+            "recipe.microbatch_tokens": rows // share * row_tokens,
+        }
+        share *= 2
+
+
+def _peak(config: RunConfig, changes: Mapping[str, object], topology: Topology) -> float | None:
+    """Bytes that a config needs with changes; None where it cannot be compiled at all."""
+    try:
+        for field, value in changes.items():
+            config = override(config, field, value)
+        compiled = compile_step(config, topology)
+    except DoesNotCompile as error:
+        return error.needed
+    except InputError:
+        return None
+    return memory_of(compiled.program, compiled.state).peak
+
+
+def _flags(changes: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"--config.{field}={value}" for field, value in changes.items())
+
+
+CHILD = "ISOCOMPUTE_AOT_PROCESS"
+"""Set, to the kind of compiler, in the process that has one."""
+
+
+def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str], out: str | None) -> int:
+    """Prints the plan of a config, and returns an exit code: 0 where it fits, 1 where it does not.
+
+    Args:
+      config: as it was given.
+      topology_name: `--topology`; None for that of the config, or this machine's devices.
+      arguments: of the train main, for a process that has to do it in this one's place.
+      out: file for the figures, as JSON; None for none.
+
+    Raises:
+      InputError: a bad config or topology, or a compiler that is not installed.
+    """
+    resolved = config.resolved()
+    topology = parse_topology(topology_name or config.plan.topology or "here")
+    if topology.compiler is not None and os.environ.get(CHILD) != topology.compiler:
+        compiler = find_compiler(topology.compiler)
+        command = [compiler.python, "-m", "isocompute_jax.train", *arguments]
+        done = subprocess.run(command, env=compiler.environment | {CHILD: topology.compiler}, check=False)
+        return done.returncode
+    logging.getLogger("absl").setLevel(logging.ERROR)  # tokamax warns of each kernel that it has not tuned
+    from isocompute_jax.plan.report import figures, report
+
+    plan = dry_run(resolved, topology)
+    say(report(plan), end="")
+    if out:
+        try:
+            write_atomic(out, json.dumps(figures(plan), indent=1) + "\n")
+        except OSError as error:
+            raise InputError(f"--plan_out={out} cannot be written: {error.strerror}") from error
+    return 0 if plan.fits else 1

@@ -14,9 +14,9 @@ import numpy as np
 from isocompute_jax.accelerators import Device
 from isocompute_jax.model import ModelConfig, count_params
 from isocompute_jax.model.flops import Flops, active_matrices, head_matrix
+from isocompute_jax.plan.compile import Memory
 from isocompute_jax.plan.hlo import Collective
-from isocompute_jax.plan.lengths import Lengths
-from isocompute_jax.plan.memory import Memory
+from isocompute_jax.plan.work import Lengths
 
 PRODUCTS = (0.75, 0.45)
 """Share of the peak that matrix products reach: at the quick end, and at the slow one."""

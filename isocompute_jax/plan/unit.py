@@ -22,12 +22,11 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.samplers import rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import active_matrices, head_matrix
-from isocompute_jax.plan.compile import compiled_for
+from isocompute_jax.plan.compile import bytes_of, compiled_for
 from isocompute_jax.plan.hlo import token_loop
-from isocompute_jax.plan.lengths import Lengths
-from isocompute_jax.plan.memory import bytes_of
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range, wire_seconds
 from isocompute_jax.plan.topology import Topology
+from isocompute_jax.plan.work import Lengths
 from isocompute_jax.sampling.in_process import Unit, UnitShape, sample_unit, unit_shape
 
 KEYS_MOVED = 3

@@ -29,16 +29,15 @@ from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.sweeps.limits import Limits
-from isocompute_jax.sweeps.slurm_options import SlurmOptions
+from isocompute_jax.sweeps.options import Limits, SlurmOptions
 
 with app.imports():
-    from isocompute_jax.study.own import OwnStudy
+    from isocompute_jax.study.presets import OwnStudy
 
 if TYPE_CHECKING:
     from isocompute_jax.study.presets import Preset
     from isocompute_jax.study.stages import Cluster
-    from isocompute_jax.sweeps.scheduler import Scheduler
+    from isocompute_jax.sweeps.jobs import Scheduler
 
 PRESET = flags.DEFINE_enum(
     "preset",
@@ -107,7 +106,7 @@ def main() -> None:
         print_study(chosen, pathlib.Path(root), TOPOLOGY.value)
         return
     if FORECAST.value:
-        from isocompute_jax.study.forecasts import write_forecasts
+        from isocompute_jax.study.plan import write_forecasts
 
         for path in write_forecasts(chosen, pathlib.Path(root), pathlib.Path(FORECAST.value), ONLY.value):
             say(path)
@@ -154,8 +153,7 @@ def check_flags() -> None:
 def preset() -> Preset:
     """What to run."""
     from isocompute_jax.experiment.config import from_dict
-    from isocompute_jax.study.own import default_run, own_preset
-    from isocompute_jax.study.presets import PRESETS
+    from isocompute_jax.study.presets import PRESETS, default_run, own_preset
 
     if not (MODEL.value and PROBLEMS.value):
         return PRESETS[PRESET.value]
@@ -169,7 +167,7 @@ def cluster() -> Cluster | None:
     if EXECUTOR.value == "local":
         return None
     from isocompute_jax.study.stages import Cluster
-    from isocompute_jax.sweeps.scheduler import make_scheduler
+    from isocompute_jax.sweeps.jobs import make_scheduler
 
     def scheduler(root: pathlib.Path) -> Scheduler:
         return make_scheduler(EXECUTOR.value, root, slurm=from_flags(SlurmOptions), kubernetes=KUBERNETES.value or "")

@@ -35,9 +35,9 @@ from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
-from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
+from isocompute_jax.sweeps.jobs import Job, Scheduler
+from isocompute_jax.sweeps.options import NO_LIMITS, Limits
 from isocompute_jax.sweeps.scheduled import run_job, run_scheduled
-from isocompute_jax.sweeps.scheduler import Job, Scheduler
 from isocompute_jax.tasks import (
     ProblemFile,
     load_tokenizer,

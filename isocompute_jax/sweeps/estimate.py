@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.plan.pricing import price_again
+from isocompute_jax.plan.cost import price_again
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import BAD_INPUT, InputError, RunError
 from isocompute_jax.sweeps import books, status

@@ -36,7 +36,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
 from isocompute_jax.sweeps import books, jobs, status, workers
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
+from isocompute_jax.sweeps.options import NO_LIMITS, Limits
 from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
 from isocompute_jax.sweeps.watch import Verdict, Watch
 from isocompute_jax.sweeps.workers import Worker

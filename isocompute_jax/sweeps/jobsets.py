@@ -20,7 +20,7 @@ import yaml
 from kubernetes import client, config
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.scheduler import Held, Job, Unreachable
+from isocompute_jax.sweeps.jobs import Held, Job, Unreachable
 
 KUBERNETES = "kubernetes"
 RENDER = pathlib.Path(__file__).parents[2] / "launch" / "kubernetes" / "render.py"

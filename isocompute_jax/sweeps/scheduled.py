@@ -22,8 +22,8 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps import books, jobs, status
 from isocompute_jax.sweeps.executor import check_directories, start_order
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.sweeps.limits import NO_LIMITS, Limits
-from isocompute_jax.sweeps.scheduler import Job, Scheduler, Unreachable
+from isocompute_jax.sweeps.jobs import Job, Scheduler, Unreachable
+from isocompute_jax.sweeps.options import NO_LIMITS, Limits
 from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
 from isocompute_jax.sweeps.watch import Verdict, Watch
 

@@ -26,8 +26,8 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps import jobs, workers
-from isocompute_jax.sweeps.scheduler import Held, Job, Unreachable
-from isocompute_jax.sweeps.slurm_options import SlurmOptions, refusal
+from isocompute_jax.sweeps.jobs import Held, Job, Unreachable
+from isocompute_jax.sweeps.options import SlurmOptions, refusal
 
 LOG = logging.getLogger(__name__)
 SLURM = "slurm"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from isocompute_jax.records import run_files
 from isocompute_jax.sweeps import books, hopeless
-from isocompute_jax.sweeps.limits import Limits
+from isocompute_jax.sweeps.options import Limits
 from isocompute_jax.sweeps.status import SweepState
 
 LOG = logging.getLogger(__name__)

@@ -37,8 +37,7 @@ define_flags(Constants)
 
 def main() -> None:
     """Flags -> one call."""
-    from isocompute_jax.theory.forecast import forecast
-    from isocompute_jax.theory.forecast_files import Filed, write_forecast
+    from isocompute_jax.theory.forecast import Filed, forecast, write_forecast
     from isocompute_jax.theory.pass_rates import read_pass_rates
 
     if OUT.value and not pathlib.Path(OUT.value).parent.is_dir():

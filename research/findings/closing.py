@@ -12,7 +12,7 @@ from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, l
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps.calibrate import question_of
 from isocompute_jax.sweeps.record import SUFFIX, Sweep, curves_of
-from isocompute_jax.theory.forecast_files import Filed, read_forecast
+from isocompute_jax.theory.forecast import Filed, read_forecast
 from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, octaves, points, save, table
 

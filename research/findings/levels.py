@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 from isocompute_jax.fit.report.figures.style import PALETTE, QUIET, in_style, legend, panels
-from isocompute_jax.theory.forecast_files import read_forecast
+from isocompute_jax.theory.forecast import read_forecast
 from research.findings import statistics
 from research.findings.chapter import (
     NOISE,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from isocompute_jax.plan import compilers
+from isocompute_jax.plan import topology
 from isocompute_jax.records.errors import InputError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 class Target:
     """A kind of accelerator that can be compiled for."""
 
-    compiler: compilers.Compiler
+    compiler: topology.Compiler
 
     def run(self, *arguments: str, timeout: float = 900) -> str:
         """What Python prints with these arguments; the test fails with its error output."""
@@ -45,9 +45,9 @@ class Target:
         return json.loads(self.run("-m", "tests.aot.call", function, json.dumps(arguments), timeout=timeout))
 
 
-def _target(kind: compilers.CompilerKind) -> Target:
+def _target(kind: topology.CompilerKind) -> Target:
     try:
-        return Target(compilers.find_compiler(kind))
+        return Target(topology.find_compiler(kind))
     except InputError as error:
         pytest.skip(str(error))
 

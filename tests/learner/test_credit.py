@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isocompute_jax import learner
-from isocompute_jax.learner import aggregation_weights, zero_variance
+from isocompute_jax.learner import zero_variance
+from isocompute_jax.learner.credit import aggregation_weights
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import REWARDS, make_groups
 

@@ -12,12 +12,12 @@ import pytest
 
 from isocompute_jax import learner, model
 from isocompute_jax.experiment.layouts import make_lay_out, shape_of
-from isocompute_jax.plan import advice, command, dry_run
+from isocompute_jax.plan import dry_run
 from isocompute_jax.plan.compile import DoesNotCompile, abstract_batch, plan_mesh
-from isocompute_jax.plan.lengths import lengths_of
-from isocompute_jax.plan.pricing import price_again
+from isocompute_jax.plan.cost import price_again
 from isocompute_jax.plan.report import report
 from isocompute_jax.plan.topology import parse_topology
+from isocompute_jax.plan.work import lengths_of
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import make_group
 from tests.plan.builders import SIZES, run_config, write_model
@@ -145,17 +145,17 @@ def test_what_does_not_fit_is_told_by_how_much_and_what_would(config, monkeypatc
 
 def test_rows_are_cut_where_one_is_too_long_for_a_device(config):
     """The weights stay divided by eight, and as many tokens fewer are computed at once."""
-    cut = [changes for changes in advice.candidates(config) if "mesh.context" in changes]
+    cut = [changes for changes in dry_run.candidates(config) if "mesh.context" in changes]
     assert cut == [
         {"mesh.fsdp": 8 // share, "mesh.context": share, "recipe.microbatch_tokens": 8 // share * 32}
         for share in (2, 4, 8)
     ]
     two_rows = dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, microbatch_tokens=16 * 32))
-    assert not any("mesh.context" in changes for changes in advice.candidates(two_rows))
+    assert not any("mesh.context" in changes for changes in dry_run.candidates(two_rows))
 
 
 def test_a_bad_topology_or_config_is_refused_before_anything_is_compiled(config):
     with pytest.raises(InputError, match="--topology='h200:9' is unknown"):
-        command.run(config, "h200:9", arguments=[], out=None)
+        dry_run.run(config, "h200:9", arguments=[], out=None)
     with pytest.raises(InputError, match=r"config\.train_set is empty"):
-        command.run(dataclasses.replace(config, train_set=""), "fake:8", arguments=[], out=None)
+        dry_run.run(dataclasses.replace(config, train_set=""), "fake:8", arguments=[], out=None)

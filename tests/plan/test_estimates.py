@@ -12,11 +12,10 @@ from isocompute_jax.accelerators import DEVICES
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import PackShape
 from isocompute_jax.model.flops import Flops, Work, active_matrices, head_matrix, matrices_again, step_flops
+from isocompute_jax.plan.compile import Memory
 from isocompute_jax.plan.hlo import Collective
-from isocompute_jax.plan.lengths import Lengths
-from isocompute_jax.plan.memory import Memory
 from isocompute_jax.plan.roofline import Range, sampling_time, step_time, wire_seconds
-from isocompute_jax.plan.work import work_of
+from isocompute_jax.plan.work import Lengths, work_of
 
 CONFIG = model.ModelConfig(
     vocab_size=512,

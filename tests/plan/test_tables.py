@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax import model
 from isocompute_jax.experiment.inputs import check_mesh, model_config_of
-from isocompute_jax.plan.tables import table
+from isocompute_jax.plan.report import table
 from isocompute_jax.plan.topology import parse_topology
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from isocompute_jax.plan import compilers
+from isocompute_jax.plan import topology
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.records.errors import InputError
 
@@ -48,10 +48,10 @@ def test_fake_devices_are_this_processs():
 def test_a_missing_compiler_names_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setenv("ISOCOMPUTE_AOT_TPU_PYTHON", str(tmp_path / "python"))
     with pytest.raises(InputError, match=r"ISOCOMPUTE_AOT_TPU_PYTHON = .* is no program: make aot-env AOT=tpu"):
-        compilers.find_compiler("tpu")
+        topology.find_compiler("tpu")
     monkeypatch.delenv("ISOCOMPUTE_AOT_TPU_PYTHON")
     monkeypatch.setattr(compilers, "_ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(compilers._MODULES, "tpu", ("no_such_module",))
+    monkeypatch.setitem(topology._MODULES, "tpu", ("no_such_module",))
     with pytest.raises(InputError, match=r"not installed \(no_such_module not found\): make aot-env AOT=tpu"):
-        compilers.find_compiler("tpu")
+        topology.find_compiler("tpu")

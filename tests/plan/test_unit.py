@@ -10,14 +10,14 @@ from isocompute_jax import sharding
 from isocompute_jax.accelerators import DEVICES, GIB
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig
 from isocompute_jax.experiment.samplers import ELSEWHERE, device_of, rollouts_per_dispatch
+from isocompute_jax.plan.compile import Memory
+from isocompute_jax.plan.cost import price
 from isocompute_jax.plan.dry_run import together
 from isocompute_jax.plan.hlo import token_loop
-from isocompute_jax.plan.lengths import Lengths
-from isocompute_jax.plan.memory import Memory
-from isocompute_jax.plan.pricing import price
 from isocompute_jax.plan.roofline import Range
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.plan.unit import LAUNCH, UnitFacts, keys_bytes, unit_time
+from isocompute_jax.plan.work import Lengths
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sampling.in_process import MARGIN, UnitShape, largest_unit, unit_bytes, unit_shape
 from tests.model.tiny import tiny_config

@@ -9,10 +9,9 @@ from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.model.flops import step_flops
 from isocompute_jax.plan.compile import plan_mesh
-from isocompute_jax.plan.lengths import lengths_of
-from isocompute_jax.plan.pricing import passes_per_step
+from isocompute_jax.plan.cost import passes_per_step
 from isocompute_jax.plan.topology import parse_topology
-from isocompute_jax.plan.work import better_layout, work_of
+from isocompute_jax.plan.work import better_layout, lengths_of, work_of
 from tests.model.tiny import tiny_config
 from tests.plan.builders import run_config
 

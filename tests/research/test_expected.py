@@ -8,8 +8,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps.record import read_sweep
-from isocompute_jax.theory.forecast import EMBEDDED, TRIED, WITHIN_AN_OCTAVE, asked
-from isocompute_jax.theory.forecast_files import read_forecast
+from isocompute_jax.theory.forecast import EMBEDDED, TRIED, WITHIN_AN_OCTAVE, asked, read_forecast
 from research.findings.closing import SEEN, Agreement, agreement
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"

@@ -11,12 +11,10 @@ from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
-from isocompute_jax.study.own import OwnStudy, default_run, own_preset
 from isocompute_jax.study.plan import print_study
-from isocompute_jax.study.presets import HARD, Preset
+from isocompute_jax.study.presets import HARD, OwnStudy, Preset, default_run, own_preset
 from isocompute_jax.sweeps import slurm
-from isocompute_jax.sweeps.limits import Limits
-from isocompute_jax.sweeps.slurm_options import SlurmOptions
+from isocompute_jax.sweeps.options import Limits, SlurmOptions
 from tests import mains
 from tests.experiment import builders
 from tests.launch import processes, slurm_programs

@@ -15,9 +15,8 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps import books, grid, jobs, scheduled, slurm
-from isocompute_jax.sweeps.limits import Limits
-from isocompute_jax.sweeps.scheduler import Job, Unreachable
-from isocompute_jax.sweeps.slurm_options import SlurmOptions, refusal
+from isocompute_jax.sweeps.jobs import Job, Unreachable
+from isocompute_jax.sweeps.options import Limits, SlurmOptions, refusal
 from tests.launch import processes, slurm_programs
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)

@@ -14,7 +14,7 @@ from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.plan.roofline import Range
 from isocompute_jax.records import run_files
 from isocompute_jax.sweeps import books, estimate, executor, grid, hopeless, jobs, watch
-from isocompute_jax.sweeps.limits import Limits
+from isocompute_jax.sweeps.options import Limits
 from tests.sweeps.processes import wait_for
 
 BASE = RunConfig(

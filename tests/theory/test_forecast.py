@@ -8,8 +8,16 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import Forecast, Question, forecast
-from isocompute_jax.theory.forecast import EMBEDDED, WITHIN_AN_OCTAVE, measured_error, standing, untried
-from isocompute_jax.theory.forecast_files import Filed, read_forecast, write_forecast
+from isocompute_jax.theory.forecast import (
+    EMBEDDED,
+    WITHIN_AN_OCTAVE,
+    Filed,
+    measured_error,
+    read_forecast,
+    standing,
+    untried,
+    write_forecast,
+)
 from tests import mains
 
 RATES = np.full(50, 0.05)
