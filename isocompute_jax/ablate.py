@@ -61,7 +61,7 @@ def main() -> None:
     if result.interrupted:
         raise KeyboardInterrupt
     if result.failed:
-        print_result(result.state)
+        print_result(result)
         raise RunError(f"{len(result.failed)} of {len(runs)} runs failed; the same command tries them again")
     evaluation = base.evaluation
     read = ReadOptions(

@@ -153,7 +153,7 @@ def run(runs: list[PlannedRun], root: pathlib.Path) -> None:
         result = run_sweep(runs, root, num_workers=WORKERS.value, limits=limits)
     else:
         result = run_scheduled(runs, root, scheduler(root), at_once=WORKERS.value, wait=not NOWAIT.value, limits=limits)
-    print_result(result.state)
+    print_result(result)
     if result.halted:
         raise RunError(
             f"{result.halted}: {len(result.interrupted)} of {len(runs)} runs are not done; the same command with a "

@@ -376,14 +376,14 @@ def _rope(raw: dict[str, Any], theta: float) -> tuple[float, RopeScaling | None]
     return float(_agreed(bases, theta)), _agreed(stretched, None)
 
 
-def _agreed(said: Mapping[str, Any], default: Any) -> Any:
+def _agreed(values: Mapping[str, Any], default: Any) -> Any:
     """The one value that every field says."""
-    if len(set(said.values())) > 1:
-        each = " but ".join(f"{name} = {value!r}" for name, value in said.items())
+    if len(set(values.values())) > 1:
+        each = " but ".join(f"{name} = {value!r}" for name, value in values.items())
         raise InputError(f"{each}: keep the one that the model was trained with")
-    value = next(iter(said.values()), default)
+    value = next(iter(values.values()), default)
     if isinstance(value, bool | str):
-        raise InputError(f"{next(iter(said))} = {value!r} must be a number")
+        raise InputError(f"{next(iter(values))} = {value!r} must be a number")
     return value
 
 

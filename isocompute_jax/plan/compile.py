@@ -57,9 +57,9 @@ def plan_mesh(config: RunConfig, topology: Topology) -> Mesh:
     for size in sizes.values():
         count *= size
     if count != topology.size:
-        said = " x ".join(f"{name}={size}" for name, size in sizes.items())
+        axes = " x ".join(f"{name}={size}" for name, size in sizes.items())
         raise InputError(
-            f"config.mesh: {said} are {count} devices, and --topology={topology.name} has {topology.size}: set the "
+            f"config.mesh: {axes} are {count} devices, and --topology={topology.name} has {topology.size}: set the "
             "axes so that they multiply to it, or name another topology"
         )
     try:
@@ -103,8 +103,8 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
 class DoesNotCompile(Exception):
     """The compiler refuses a program that needs more memory than a device has: `needed` bytes."""
 
-    def __init__(self, needed: float, said: str):
-        super().__init__(said)
+    def __init__(self, needed: float, message: str):
+        super().__init__(message)
         self.needed = needed
 
 

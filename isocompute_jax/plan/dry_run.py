@@ -1,4 +1,8 @@
-"""A plan: the compiled step of a config, what it holds and moves, and what a run of it costs."""
+"""A plan: the compiled step of a config, what it holds and moves, and what a run of it costs; and `--dry_run`.
+
+A plan that does not fit says which knob to turn, and by how much: each is compiled, not guessed. `--dry_run` of the
+train main plans in this process, or in one whose Python has the topology's compiler.
+"""
 
 from __future__ import annotations
 
@@ -140,6 +144,9 @@ def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Toget
     return Together(memory.peak + beside + unit.weights, unit.peak(state))
 
 
+# --- what makes a step smaller
+
+
 POLICIES = ("none", "dots", "attention_output", "full")
 """Of `compute.remat`, each keeping less than the one before."""
 
@@ -226,6 +233,9 @@ def _peak(config: RunConfig, changes: Mapping[str, object], topology: Topology) 
 
 def _flags(changes: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(f"--config.{field}={value}" for field, value in changes.items())
+
+
+# --- the command
 
 
 CHILD = "ISOCOMPUTE_AOT_PROCESS"

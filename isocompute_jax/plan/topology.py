@@ -1,4 +1,4 @@
-"""Topologies by name: `h200:2x8`, `tpu:v5p:4x4x4`, `fake:8`, and the devices to compile for."""
+"""Topologies by name (`h200:2x8`, `tpu:v5p:4x4x4`, `fake:8`), the devices to compile for, and Pythons that can."""
 
 from __future__ import annotations
 
@@ -107,6 +107,9 @@ def _own_devices(name: str, size: int) -> list[Any]:
     if len(devices) < size:
         raise InputError(f"--topology={name}: this process has {len(devices)} CPU devices, and started with them")
     return devices[:size]
+
+
+# --- compilers
 
 
 CompilerKind = Literal["gpu", "tpu"]

@@ -94,16 +94,16 @@ def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfi
         )
     )  # fmt: skip
     stats: Any = program.memory_analysis()
-    held = bytes_of(params, host=False)
+    size = bytes_of(params, host=False)
     loop = token_loop(program.as_text() or "", num_devices=topology.size)
     hosts = topology.hosts_of(mesh)
     return UnitFacts(
         problems=shape.problems,
         rollouts=shape.rollouts,
         shards=shards,
-        weights=held if model_config.dtype != "float32" else 0.0,
+        weights=size if model_config.dtype != "float32" else 0.0,
         temporaries=stats.temp_size_in_bytes,
-        moved=stats.argument_size_in_bytes - held + stats.output_size_in_bytes,
+        moved=stats.argument_size_in_bytes - size + stats.output_size_in_bytes,
         wire_bytes=sum(one.count * one.wire_bytes for one in loop.collectives),
         wire_s=sum(one.count * wire_seconds(one, topology.device, hosts) for one in loop.collectives),
         launches=loop.launches if topology.compiler == "gpu" else 0,

@@ -32,12 +32,12 @@ def print_study(preset: Preset, root: pathlib.Path, topology: str) -> None:
         count = sum(1 for _ in ProblemFile(preset.problems, grader_name=preset.run.reward.name_for))
     samples = preset.curation.samples
     say(f"Curation: {count:,} problems x {samples} samples = {count * samples:,} rollouts\n")
-    found: dict[str, estimate.Estimate | None] = {}
+    found: dict[str, estimate.DeviceHours | None] = {}
     spent = 0.0
     for part in preset.slices:
         runs, directory = planned_runs(preset, part, root), root / "runs" / part.name
         check_directories(runs, directory)
-        own: dict[str, estimate.Estimate | None] = dict.fromkeys(run.name for run in runs)
+        own: dict[str, estimate.DeviceHours | None] = dict.fromkeys(run.name for run in runs)
         if preset.base is None:
             own = estimate.estimates(runs, directory, topology)
         hours = {name: estimate.as_text(each) for name, each in own.items()}

@@ -25,7 +25,7 @@ from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.theory import Forecast, Question, forecast, read_pass_rates
+from isocompute_jax.theory import ExpectedCurves, Question, forecast, read_pass_rates
 from isocompute_jax.theory.exchange import RULES
 
 FIGURE = "theory.svg"
@@ -224,7 +224,7 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
     ]
 
 
-def _row(found: Forecast, group_size: int) -> int:
+def _row(found: ExpectedCurves, group_size: int) -> int:
     """Of a group size."""
     return int(np.flatnonzero(found.group_sizes == group_size)[0])
 

@@ -33,7 +33,7 @@ FIGURES = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class DeviceHours:
     """Device-hours of one whole run."""
 
     low: float  # at the quick end of the estimate; 0 where the compiler refused the step for memory
@@ -41,7 +41,7 @@ class Estimate:
     fits: bool | None = None  # whether the step fits on the devices; None where it was measured, and not compiled
 
 
-def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = "") -> dict[str, Estimate | None]:
+def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = "") -> dict[str, DeviceHours | None]:
     """What each run takes in all, what it has taken already included; None where nothing tells.
 
     Args:
@@ -54,7 +54,7 @@ def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = ""
       RunError: the compiler failed.
     """
     measured = measured_per_step(runs, root)
-    found: dict[str, Estimate | None] = {}
+    found: dict[str, DeviceHours | None] = {}
     for run in runs:
         steps, place = run.config.num_steps, topology or run.config.plan.topology
         if place:
@@ -62,9 +62,9 @@ def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = ""
             if plan["fits"]:
                 hours = price_again(run.config, plan).device_hours
                 low, high = hours.low, hours.high
-            found[run.name] = Estimate(low, high, plan["fits"])
+            found[run.name] = DeviceHours(low, high, plan["fits"])
         elif (hours := measured.get(shape_of(run.config))) is not None:
-            found[run.name] = Estimate(steps * hours, steps * hours)
+            found[run.name] = DeviceHours(steps * hours, steps * hours)
         else:
             found[run.name] = None
     return found
@@ -119,7 +119,7 @@ def planned(run: PlannedRun, root: pathlib.Path, topology: str) -> Mapping[str, 
     return found
 
 
-def as_text(found: Estimate | None) -> str:
+def as_text(found: DeviceHours | None) -> str:
     """`12 to 20`, `3.4`, `unknown` or `does not fit`."""
     if found is None:
         return "unknown"
@@ -133,7 +133,7 @@ def span(low: float, high: float) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
-def summary(found: Mapping[str, Estimate | None], spent: float, budget: float | None) -> str:
+def summary(found: Mapping[str, DeviceHours | None], spent: float, budget: float | None) -> str:
     """What all runs take, what they have taken, and whether the budget is enough."""
     known = [each for each in found.values() if each is not None]
     low, high = sum(each.low for each in known), sum(each.high for each in known)

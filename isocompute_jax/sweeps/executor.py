@@ -37,7 +37,7 @@ from isocompute_jax.records.identity import identity
 from isocompute_jax.sweeps import books, jobs, status, workers
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.sweeps.options import NO_LIMITS, Limits
-from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
+from isocompute_jax.sweeps.status import Show, SweepState
 from isocompute_jax.sweeps.watch import Verdict, Watch
 from isocompute_jax.sweeps.workers import Worker
 
@@ -52,7 +52,7 @@ def run_sweep(
     cores: Sequence[int] | None = None,
     console: Console | None = None,
     limits: Limits = NO_LIMITS,
-) -> SweepResult:
+) -> SweepState:
     """Runs what is not finished yet; a run that fails never stops the others.
 
     Finished runs start no process, broken ones resume from their last checkpoint. Ctrl-C (or SIGTERM) lets every
@@ -92,7 +92,7 @@ def run_sweep(
         with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
             sweep = _Sweep(runs, state, watch, cores=cores, endpoints=endpoints)
             sweep.work(interrupt, show)
-    return result_of(state, sweep.halted)
+    return state
 
 
 def open_state(
@@ -151,7 +151,6 @@ class _Sweep:
         endpoints: Sequence[str],
     ):
         self.state = state
-        self.halted = ""
         self._watch = watch
         self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
@@ -165,9 +164,9 @@ class _Sweep:
     def work(self, interrupt: Interrupt, show: Show) -> None:
         """Until every run has ended, or every worker after an interrupt."""
         try:
-            while self._running or (self._waiting and not (interrupt.requested or self.halted)):
+            while self._running or (self._waiting and not (interrupt.requested or self.state.halted)):
                 self._heed(self._watch.look())
-                if interrupt.requested or self.halted:
+                if interrupt.requested or self.state.halted:
                     for name, worker in self._running.items():
                         self._interrupt(name, worker)
                 elif self._waiting and len(self._running) < self.state.num_workers:
@@ -184,7 +183,7 @@ class _Sweep:
 
     def _heed(self, verdict: Verdict) -> None:
         """Ends runs that cannot matter any more, and starts none of those that wait."""
-        self.halted = verdict.halt
+        self.state.halted = verdict.halt
         for name, reason in verdict.stop.items():
             if name in self._running:
                 self._stopping[name] = reason
@@ -240,7 +239,7 @@ class _Sweep:
         elif worker.interrupted and name in self._stopping:
             self._record(name, "stopped", self._stopping[name])
         elif worker.interrupted:
-            self._record(name, "interrupted", self.halted)
+            self._record(name, "interrupted", self.state.halted)
         else:
             self._record(name, "failed", worker.reason())
 

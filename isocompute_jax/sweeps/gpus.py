@@ -39,7 +39,7 @@ class Pool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class GpuShare:
     """What one process gets."""
 
     devices: tuple[str, ...]  # entries of CUDA_VISIBLE_DEVICES
@@ -69,8 +69,8 @@ class Share:
 class Shares:
     """Who gets what: learner processes, servers, and what is left to nobody."""
 
-    learners: tuple[Share, ...]
-    servers: tuple[Share, ...]
+    learners: tuple[GpuShare, ...]
+    servers: tuple[GpuShare, ...]
     unused: tuple[str, ...] = ()
 
     @property
@@ -79,9 +79,9 @@ class Shares:
         return bool(self.servers) and self.learners[0].devices == self.servers[0].devices != ()
 
     def __str__(self) -> str:
-        said = [f"learner {number}: {share}" for number, share in enumerate(self.learners)]
-        said += [f"server {number}: {share}" for number, share in enumerate(self.servers)]
-        return "; ".join([*said, *([f"unused: {', '.join(self.unused)}"] if self.unused else [])])
+        parts = [f"learner {number}: {share}" for number, share in enumerate(self.learners)]
+        parts += [f"server {number}: {share}" for number, share in enumerate(self.servers)]
+        return "; ".join([*parts, *([f"unused: {', '.join(self.unused)}"] if self.unused else [])])
 
 
 def listed() -> list[Gpu]:
@@ -101,8 +101,8 @@ def listed() -> list[Gpu]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"nvidia-smi -L: {error}; mend the driver first") from error
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise InputError(f"nvidia-smi -L: {said or f'exit code {done.returncode}'}; mend the driver first")
+        output = " ".join((done.stdout + done.stderr).split())
+        raise InputError(f"nvidia-smi -L: {output or f'exit code {done.returncode}'}; mend the driver first")
     return parse(done.stdout)
 
 
@@ -190,7 +190,7 @@ def divide(pool: Pool, *, learners: int, learner_gpus: int, servers: int, server
         )
     each, devices = learner_gpus // learners, pool.devices
     if len(devices) == 1 and (each, learners, server_gpus, servers) == (1, 1, 1, 1):
-        return Shares((Share(devices, LEARNER_MEMORY),), (Share(devices, SERVER_MEMORY),))
+        return Shares((GpuShare(devices, LEARNER_MEMORY),), (GpuShare(devices, SERVER_MEMORY),))
     wanted = learner_gpus + servers * server_gpus
     if wanted > len(devices):
         remedy = "lower one of them"
@@ -204,8 +204,8 @@ def divide(pool: Pool, *, learners: int, learner_gpus: int, servers: int, server
     rest = devices[learner_gpus:]
     served = [rest[i * server_gpus : (i + 1) * server_gpus] for i in range(servers)]
     return Shares(
-        tuple(Share(part) for part in cut),
-        tuple(Share(part) for part in served),
+        tuple(GpuShare(part) for part in cut),
+        tuple(GpuShare(part) for part in served),
         rest[servers * server_gpus :],
     )
 

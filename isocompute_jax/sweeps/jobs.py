@@ -49,7 +49,7 @@ def read_record(root: pathlib.Path, name: str) -> Record | None:
 
 
 Main = Literal["train", "curate"]
-Held = Literal["queued", "running"]
+Active = Literal["queued", "running"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def held(self, jobs: Collection[str]) -> dict[str, Held]:
+    def active(self, jobs: Collection[str]) -> dict[str, Active]:
         """Those of the jobs that wait or run; the others have ended.
 
         Raises:

@@ -20,7 +20,7 @@ import yaml
 from kubernetes import client, config
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.jobs import Held, Job, Unreachable
+from isocompute_jax.sweeps.jobs import Active, Job, Unreachable
 
 KUBERNETES = "kubernetes"
 RENDER = pathlib.Path(__file__).parents[2] / "launch" / "kubernetes" / "render.py"
@@ -71,9 +71,9 @@ class JobSetScheduler:
             names.append(name)
         return names
 
-    def held(self, jobs: Collection[str]) -> dict[str, Held]:
+    def active(self, jobs: Collection[str]) -> dict[str, Active]:
         """By one call for all of the sweep's JobSets."""
-        held: dict[str, Held] = {}
+        found: dict[str, Active] = {}
         for each in self._listed():
             name, status = each["metadata"]["name"], each.get("status", {})
             if name not in jobs or _end(each) is not None:
@@ -81,8 +81,8 @@ class JobSetScheduler:
             active = any(
                 part.get("active", 0) or part.get("ready", 0) for part in status.get("replicatedJobsStatus", [])
             )
-            held[name] = "queued" if each["spec"].get("suspend") or not active else "running"
-        return held
+            found[name] = "queued" if each["spec"].get("suspend") or not active else "running"
+        return found
 
     def why(self, job: str) -> str:
         """What the object says."""

@@ -107,9 +107,9 @@ class SlurmOptions:
 def refusal(message: str, options: SlurmOptions) -> str:
     """What sbatch said, and the flag that it is about."""
     lines = [line.removeprefix("sbatch: error: ") for line in message.strip().splitlines() if line.strip()]
-    said = "; ".join(dict.fromkeys(lines)) or "no reason given"
-    field = next((field for word, field in AT_FAULT.items() if word in said.lower()), None)
+    words = "; ".join(dict.fromkeys(lines)) or "no reason given"
+    field = next((field for word, field in AT_FAULT.items() if word in words.lower()), None)
     if field is None:
-        return f"sbatch refused the jobs: {said}"
+        return f"sbatch refused the jobs: {words}"
     flag = "after" if field == "after" else f"slurm_{field}"
-    return f"sbatch refused the jobs: {said}; see --{flag}={getattr(options, field)}"
+    return f"sbatch refused the jobs: {words}; see --{flag}={getattr(options, field)}"

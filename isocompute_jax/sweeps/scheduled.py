@@ -24,7 +24,7 @@ from isocompute_jax.sweeps.executor import check_directories, start_order
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.sweeps.jobs import Job, Scheduler, Unreachable
 from isocompute_jax.sweeps.options import NO_LIMITS, Limits
-from isocompute_jax.sweeps.status import Show, SweepResult, SweepState, result_of
+from isocompute_jax.sweeps.status import Show, SweepState
 from isocompute_jax.sweeps.watch import Verdict, Watch
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def run_scheduled(
     wait: bool = True,
     console: Console | None = None,
     limits: Limits = NO_LIMITS,
-) -> SweepResult:
+) -> SweepState:
     """Hands in what is to be run, and watches it to the end.
 
     Args:
@@ -81,7 +81,7 @@ def run_scheduled(
             LOG.warning("%d jobs stay with %s: `sweep status` shows them, `sweep cancel` ends them", len(sweep.jobs),
                         scheduler.name)  # fmt: skip
             raise KeyboardInterrupt
-    return result_of(state, sweep.halted)
+    return state
 
 
 class _Scheduled:
@@ -89,9 +89,8 @@ class _Scheduled:
 
     def __init__(self, state: SweepState, scheduler: Scheduler, *, keep_stopped: bool):
         self.state, self.scheduler = state, scheduler
-        self.halted = ""
-        self.jobs = held_jobs(state.root, list(state.runs), scheduler)
-        self._told: dict[str, str] = {}
+        self.jobs = active_jobs(state.root, list(state.runs), scheduler)
+        self._stopping: dict[str, str] = {}
         for name in state.runs:
             kept = state.states[name] == "done" or (keep_stopped and state.states[name] == "stopped")
             if not kept and name not in self.jobs:
@@ -100,9 +99,9 @@ class _Scheduled:
 
     def hand_in(self, runs: Sequence[PlannedRun], verdict: Verdict, at_once: int | None) -> None:
         """Submits what waits, one seed of everything first, unless the budget is spent."""
-        self.halted = verdict.halt
+        self.state.halted = verdict.halt
         waiting = [run for run in start_order(runs) if self.state.states[run.name] == "waiting"]
-        if self.halted or not waiting:
+        if self.state.halted or not waiting:
             return
         root = self.state.root
         given = [
@@ -139,16 +138,16 @@ class _Scheduled:
     def look(self) -> list[str]:
         """Brings the state up to date; returns the names of runs that have ended."""
         try:
-            held = self.scheduler.held(self.jobs.values())
+            active = self.scheduler.active(self.jobs.values())
         except Unreachable as error:
             LOG.warning("%s does not answer (%s); asking again", self.scheduler.name, error)
             return []
-        ended = [name for name, job in self.jobs.items() if job not in held]
+        ended = [name for name, job in self.jobs.items() if job not in active]
         for name, job in self.jobs.items():
-            if job in held and held[job] != self.state.states[name]:
+            if job in active and active[job] != self.state.states[name]:
                 record = jobs.read_record(self.state.root, name)
                 if record is None or record.state in ("queued", "running"):  # it may have said its end meanwhile
-                    self._record(name, held[job])
+                    self._record(name, active[job])
         for name in ended:
             self._book(name, self.jobs.pop(name))
         return ended
@@ -158,8 +157,9 @@ class _Scheduled:
         record = jobs.read_record(self.state.root, name)
         if (self.state.root / name / run_files.DONE).exists():
             self._record(name, "done", job=job)
-        elif name in self._told:
-            self._record(name, "interrupted" if self._told[name] == self.halted else "stopped", self._told[name], job)
+        elif name in self._stopping:
+            reason = self._stopping[name]
+            self._record(name, "interrupted" if reason == self.state.halted else "stopped", reason, job)
         elif record is None or record.state in ("queued", "running"):
             reason = self.scheduler.why(job)
             if not reason and name in self.state.runs:
@@ -173,11 +173,11 @@ class _Scheduled:
 
     def _heed(self, verdict: Verdict) -> None:
         """Has jobs stop: all of them, or those that cannot matter any more."""
-        self.halted = verdict.halt
+        self.state.halted = verdict.halt
         reasons = dict.fromkeys(self.jobs, verdict.halt) if verdict.halt else verdict.stop
-        fresh = {name: reason for name, reason in reasons.items() if name in self.jobs and name not in self._told}
+        fresh = {name: reason for name, reason in reasons.items() if name in self.jobs and name not in self._stopping}
         if fresh:
-            self._told |= fresh
+            self._stopping |= fresh
             self.scheduler.stop([self.jobs[name] for name in fresh])
 
     def _record(self, name: str, state: jobs.State, reason: str = "", job: str = "") -> None:
@@ -201,7 +201,7 @@ def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
     """
     state = SweepState(job.root, {}, {}, {}, 1)
     watched = _Scheduled(state, scheduler, keep_stopped=False)
-    watched.jobs = held_jobs(job.root, [job.name], scheduler)
+    watched.jobs = active_jobs(job.root, [job.name], scheduler)
     state.states[job.name] = "queued"
     if not watched.jobs:
         [number] = scheduler.submit([job], at_once=None)
@@ -219,7 +219,7 @@ def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
     return record
 
 
-def held_jobs(root: pathlib.Path, names: Collection[str], scheduler: Scheduler) -> dict[str, str]:
+def active_jobs(root: pathlib.Path, names: Collection[str], scheduler: Scheduler) -> dict[str, str]:
     """Name -> job, of the runs that the books give to this scheduler and that it has.
 
     Raises:
@@ -238,10 +238,10 @@ def held_jobs(root: pathlib.Path, names: Collection[str], scheduler: Scheduler) 
     if not found:
         return {}
     try:
-        held = scheduler.held(found.values())
+        active = scheduler.active(found.values())
     except Unreachable as error:
         raise InputError(f"--executor={scheduler.name} does not answer ({error}): try again when it does") from error
-    return {name: job for name, job in found.items() if job in held}
+    return {name: job for name, job in found.items() if job in active}
 
 
 def cancel(root: pathlib.Path, scheduler: Scheduler, only: Collection[str] = ()) -> list[str]:
@@ -273,4 +273,4 @@ def _chosen(root: pathlib.Path, scheduler: Scheduler, only: Collection[str]) -> 
     names = books.names_of(root)
     if unknown := [name for name in only if name not in names]:
         raise InputError(f"--only: {unknown[0]!r} is no run of {root}; `sweep status` lists them")
-    return held_jobs(root, list(only) or names, scheduler)
+    return active_jobs(root, list(only) or names, scheduler)

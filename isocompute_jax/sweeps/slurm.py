@@ -26,7 +26,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps import jobs, workers
-from isocompute_jax.sweeps.jobs import Held, Job, Unreachable
+from isocompute_jax.sweeps.jobs import Active, Job, Unreachable
 from isocompute_jax.sweeps.options import SlurmOptions, refusal
 
 LOG = logging.getLogger(__name__)
@@ -68,11 +68,11 @@ class BatchRun:
             start = output.tell()
             process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self._pid = process.pid
-        told = False
+        stopping = False
 
         def end(number: int, frame: FrameType | None) -> None:
-            nonlocal told
-            told = True
+            nonlocal stopping
+            stopping = True
             process.send_signal(signal.SIGTERM)
 
         before = signal.signal(signal.SIGTERM, end)
@@ -81,7 +81,7 @@ class BatchRun:
         signal.signal(signal.SIGTERM, before)
         if process.returncode == 0:
             self._record("done")
-        elif told:
+        elif stopping:
             self._record("interrupted", "told to stop")
         else:
             self._record("failed", workers.reason_of(process.returncode, log, start))
@@ -135,7 +135,7 @@ class SlurmScheduler:
             raise InputError(refusal(str(error), self._options)) from error
         return [job.job_id for job in submitted]
 
-    def held(self, jobs: Collection[str]) -> dict[str, Held]:
+    def active(self, jobs: Collection[str]) -> dict[str, Active]:
         """By one call of squeue for all of the user's jobs."""
         command = ["squeue", "--noheader", "--array", f"--user={os.environ.get('USER', os.getuid())}", "--format=%i|%T"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

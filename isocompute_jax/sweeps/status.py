@@ -44,7 +44,7 @@ Show = Callable[[Sequence[str]], None]
 
 @dataclasses.dataclass
 class SweepState:
-    """What there is to show of a sweep."""
+    """How far the runs of a sweep are, or how it ended."""
 
     root: pathlib.Path  # the sweep's directory
     runs: Mapping[str, RunConfig]  # config by name, in plan order
@@ -53,6 +53,22 @@ class SweepState:
     states: dict[str, str]
     reasons: dict[str, str]  # name -> why it failed, was interrupted or was stopped
     num_workers: int  # runs at a time
+    halted: str = ""  # why the budget ended it; empty where it did not
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Names of the finished runs, those included that had finished before."""
+        return self.names("done")
+
+    @property
+    def interrupted(self) -> tuple[str, ...]:
+        """Names of those that the user's Ctrl-C, or the budget, stopped or kept from starting; they can be resumed."""
+        return self.names("waiting", "interrupted")
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """Names of those that were stopped because they could not matter any more."""
+        return self.names("stopped")
 
     @property
     def failed(self) -> dict[str, str]:
@@ -62,29 +78,6 @@ class SweepState:
     def names(self, *states: str) -> tuple[str, ...]:
         """Names of the runs in these states, in plan order."""
         return tuple(name for name in self.runs if self.states[name] in states)
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepResult:
-    """How a sweep ended."""
-
-    done: tuple[str, ...]  # names of the finished runs, those included that had finished before
-    failed: Mapping[str, str]  # name -> the reason, with the last lines of the log
-    # names of the runs that the user's Ctrl-C, or the budget, stopped or kept from starting; the same sweep resumes
-    # them
-    interrupted: tuple[str, ...]
-    state: SweepState = dataclasses.field(repr=False)  # what `print_result` prints
-    halted: str = ""  # why the budget ended it; empty where it did not
-
-    @property
-    def stopped(self) -> tuple[str, ...]:
-        """Names of the runs that were stopped because they could not matter any more."""
-        return self.state.names("stopped")
-
-
-def result_of(state: SweepState, halted: str = "") -> SweepResult:
-    """What a sweep's state says when it has ended."""
-    return SweepResult(state.names("done"), state.failed, state.names("waiting", "interrupted"), state, halted)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ stochastic model of whole runs, and `forecast` asks it for n*(C). It needs none 
 from isocompute_jax.theory.exchange import Rule as Rule
 from isocompute_jax.theory.exchange import late_constant as late_constant
 from isocompute_jax.theory.exchange import suboptimality as suboptimality
-from isocompute_jax.theory.forecast import Forecast as Forecast
+from isocompute_jax.theory.forecast import ExpectedCurves as ExpectedCurves
 from isocompute_jax.theory.forecast import Question as Question
 from isocompute_jax.theory.forecast import forecast as forecast
 from isocompute_jax.theory.interference import even_kernel as even_kernel

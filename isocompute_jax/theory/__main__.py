@@ -27,7 +27,7 @@ with app.imports():
     from isocompute_jax.theory.world import Constants
 
 if TYPE_CHECKING:
-    from isocompute_jax.theory.forecast import Forecast
+    from isocompute_jax.theory.forecast import ExpectedCurves
 
 PASS_RATES = flags.DEFINE_string("pass_rates", None, "Problem set with avg@k or pass_rate of each problem.")
 OUT = flags.DEFINE_string("out", "", "File to write the forecast to as JSON, so that it can be held against the runs.")
@@ -56,7 +56,7 @@ def main() -> None:
         write_forecast(OUT.value, Filed(question, constants, found))
 
 
-def as_text(found: Forecast, metric: str) -> str:
+def as_text(found: ExpectedCurves, metric: str) -> str:
     """The table, and what it says."""
     heads = "".join(f"{f'n={n}':>8}" for n in found.group_sizes)
     lines = [

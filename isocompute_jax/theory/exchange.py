@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -75,7 +76,7 @@ def suboptimality(
     gains = rule.rate_at(sizes) * answers / (answers - 1)
     first = np.full(len(sizes), np.log(start / (1 - start)))
     with jax.enable_x64(True):  # late steps are a millionth of the log-odds
-        odds = _walk(first, np.diff([0, *times]), sizes, signals, np.asarray(gains, np.float64))
+        odds = walk(first, np.diff([0, *times]), sizes, signals, np.asarray(gains, np.float64), push=jnp.multiply)
         return np.asarray(jax.nn.sigmoid(-odds)).T
 
 
@@ -94,18 +95,29 @@ def _padded(group_sizes: Sequence[int], rule: Rule) -> tuple[Float[np.ndarray, "
     return np.stack([make(n) for n in group_sizes]), np.asarray(group_sizes, np.float64)
 
 
-@jax.jit
-def _walk(
+@functools.partial(jax.jit, static_argnames="push")
+def walk(
     first: Float[Array, "N"],
     spans: Array,
     sizes: Float[Array, "N"],
-    signals: Float[Array, "N K"],
-    gains: Float[Array, "N"],
+    signals: Float[Array, "*S K"],
+    gains: Array,
+    *,
+    push: Callable[[Array, Array], Array],
 ) -> Float[Array, "T N"]:
-    """The log-odds after each span of steps."""
+    """The log-odds after each span of steps, each of which adds push(gains, E[s]) to them.
+
+    Args:
+      first: log-odds before.
+      spans: numbers of steps.
+      sizes: n, as floats.
+      signals: s_k of each n, or of all of them.
+      gains: what the mean signals [N] are multiplied by.
+      push: how: element by element, or as a matrix product.
+    """
 
     def step(_: int, odds: Float[Array, "N"]) -> Float[Array, "N"]:
-        return odds + gains * signal_moments(odds, sizes, signals)[0]
+        return odds + push(gains, signal_moments(odds, sizes, signals)[0])
 
     def span(odds: Float[Array, "N"], steps: Array) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
         odds = jax.lax.fori_loop(0, steps, step, odds)

@@ -115,7 +115,7 @@ def untried(question: Question, problems: int) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Forecast:
+class ExpectedCurves:
     """What is predicted, for N group sizes at T budgets."""
 
     compute: Float[np.ndarray, "T"]  # C
@@ -125,11 +125,11 @@ class Forecast:
     spread: Float[np.ndarray, "N T"]  # standard deviation of one run
     train: Float[np.ndarray, "N T"]  # mean solve rate of the training problems
 
-    def of(self, group_sizes: Sequence[int]) -> Forecast:
+    def of(self, group_sizes: Sequence[int]) -> ExpectedCurves:
         """The part that is about some of the group sizes."""
         rows = np.isin(self.group_sizes, group_sizes)
         arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Forecast(**{name: value if name == "compute" else value[rows] for name, value in arrays.items()})
+        return ExpectedCurves(**{name: value if name == "compute" else value[rows] for name, value in arrays.items()})
 
     @property
     def records(self) -> Float[np.ndarray, "N T"]:
@@ -175,7 +175,7 @@ class Forecast:
 
 def forecast(
     pass_rates: Float[np.ndarray, "P"], question: Question, constants: Constants = EMBEDDED, *, repeated: bool = False
-) -> Forecast:
+) -> ExpectedCurves:
     """Simulates every group size and compares them at equal compute.
 
     Args:
@@ -197,7 +197,7 @@ def forecast(
     most = 0 if repeated else int(sizes[-1])
     columns = [_of_size(int(n), compute, question, constants, world, most) for n in sizes]
     reward, error, spread, train = (np.stack(part) for part in zip(*columns, strict=True))
-    return Forecast(compute, sizes, reward, error, spread, train)
+    return ExpectedCurves(compute, sizes, reward, error, spread, train)
 
 
 def _of_size(
@@ -262,7 +262,7 @@ class Filed(NamedTuple):
 
     question: Question
     constants: Constants
-    forecast: Forecast
+    forecast: ExpectedCurves
 
 
 def write_forecast(path: str | os.PathLike[str], filed: Filed) -> None:
@@ -281,11 +281,11 @@ def read_forecast(path: str | os.PathLike[str]) -> Filed:
         found = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         question = Question(**{**found["question"], "group_sizes": tuple(found["question"]["group_sizes"])})
         # None is NaN; group sizes stay whole numbers.
-        arrays = {field.name: np.array(found[field.name], float) for field in dataclasses.fields(Forecast)}
+        arrays = {field.name: np.array(found[field.name], float) for field in dataclasses.fields(ExpectedCurves)}
         arrays["group_sizes"] = np.array(found["group_sizes"], int)
         constants = Constants(**found["constants"])
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: `python -m isocompute_jax.theory --out=...` writes it") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no forecast of `python -m isocompute_jax.theory --out=...` ({error!r})") from error
-    return Filed(question, constants, Forecast(**arrays))
+    return Filed(question, constants, ExpectedCurves(**arrays))

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from isocompute_jax.theory.exchange import Rule
-from isocompute_jax.theory.signal import group_signals, signal_moments
+from isocompute_jax.theory.exchange import Rule, walk
+from isocompute_jax.theory.signal import group_signals
 
 
 def even_kernel(problems: int, overlap: float) -> Float[np.ndarray, "P P"]:
@@ -70,25 +70,9 @@ def solve_rates(
     signals = group_signals(group_size, advantage_scale=rule.advantage_scale, baseline=rule.baseline)
     with jax.enable_x64(True):
         gain = np.asarray(rule.rate_at(group_size)) / len(start) * kernel
-        odds = _walk(np.log(start / (1 - start)), np.diff([0, *times]), gain, signals, float(group_size))
+        sizes = np.full(len(start), float(group_size))
+        odds = walk(np.log(start / (1 - start)), np.diff([0, *times]), sizes, signals, gain, push=jnp.matmul)
         return np.asarray(jax.nn.sigmoid(odds))
-
-
-@jax.jit
-def _walk(
-    first: Float[Array, "P"], spans: Array, gain: Float[Array, "P P"], signals: Float[Array, "K"], group_size: Array
-) -> Float[Array, "T P"]:
-    """The log-odds after each span of steps."""
-
-    def step(_: int, odds: Float[Array, "P"]) -> Float[Array, "P"]:
-        mean, _variance = signal_moments(odds, jnp.full(odds.shape, group_size), signals)
-        return odds + gain @ mean
-
-    def span(odds: Float[Array, "P"], steps: Array) -> tuple[Float[Array, "P"], Float[Array, "P"]]:
-        odds = jax.lax.fori_loop(0, steps, step, odds)
-        return odds, odds
-
-    return jax.lax.scan(span, first, spans)[1]
 
 
 def evenness(gains: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "..."]:

@@ -32,7 +32,7 @@ SEVERAL_MODELS = "runs of several base models"
 SUMMARY, REPORT = "summary.json", "report.html"
 
 
-class Frontier:
+class FrontierSoFar:
     """The last fit of all runs, renewed while somebody asks for it.
 
     Args:
@@ -98,7 +98,7 @@ class Frontier:
             text=True,
         )
         os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)
-        _, said = self._process.communicate()
+        _, log = self._process.communicate()
         with self._lock:
             if self._process.returncode == 0:
                 self._result = shown(json.loads((out / SUMMARY).read_text(encoding="utf-8")))
@@ -106,7 +106,7 @@ class Frontier:
                 self._message = ""
                 os.replace(out / REPORT, self._folder / REPORT)
             else:
-                errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
+                errors = [line.removeprefix("error: ") for line in log.splitlines() if line.startswith("error: ")]
                 self._message = errors[-1] if errors else "The fit failed; run python -m isocompute_jax.fit to see why."
             self._next = time.monotonic() + max(AGAIN_S, AGAIN_TIMES * (time.monotonic() - began))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.watching.frontier import Frontier
+from isocompute_jax.watching.frontier import FrontierSoFar
 from isocompute_jax.watching.page import load_page
 from isocompute_jax.watching.watched_runs import UnknownRun, WatchedRuns
 
@@ -53,7 +53,7 @@ class WatchServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, runs: WatchedRuns, *, port: int, frontier: Frontier | None):
+    def __init__(self, runs: WatchedRuns, *, port: int, frontier: FrontierSoFar | None):
         self._runs, self._frontier, self._page = runs, frontier, load_page()
         self._routes: dict[str, Callable[[Ask], Any]] = {
             "/api/runs": lambda ask: runs.overview(),
@@ -160,7 +160,7 @@ def watch(root: pathlib.Path, *, port: int, fit: bool) -> None:
 @contextlib.contextmanager
 def serving(runs: WatchedRuns, *, port: int, fit: bool) -> Iterator[WatchServer]:
     """A server at work in threads of its own, as long as the context lasts."""
-    frontier = Frontier(runs) if fit else None
+    frontier = FrontierSoFar(runs) if fit else None
     try:
         with WatchServer(runs, port=port, frontier=frontier) as server:
             thread = threading.Thread(target=server.serve_forever, name="watch", daemon=True)

@@ -76,7 +76,7 @@ class WatchedRun:
         """fleet.json; None for a run without servers."""
         return read_json(self.path / run_files.FLEET)
 
-    def state(self, held: set[int], now: float) -> str:
+    def state(self, locked: set[int], now: float) -> str:
         """`done`, `running`, `waiting` or `dead`.
 
         A run that has its lock on this machine is alive: `waiting` while it has logged nothing for much longer than a
@@ -84,7 +84,7 @@ class WatchedRun:
         life.
 
         Args:
-          held: inodes of the files that are locked on this machine.
+          locked: inodes of the files that are locked on this machine.
           now: seconds since 1970.
         """
         if (self.path / run_files.DONE).exists():
@@ -93,7 +93,7 @@ class WatchedRun:
         heard = now - _modified(self.path / run_files.FLEET)  # written by a learner that waits for servers, too
         patience = max(QUIET_S, QUIET_STEPS * self.step_s)
         try:
-            alive = os.stat(self.path / run_files.LOCK).st_ino in held
+            alive = os.stat(self.path / run_files.LOCK).st_ino in locked
         except OSError:
             alive = False
         if not (alive or quiet <= patience or heard <= QUIET_S):
@@ -107,12 +107,12 @@ class WatchedRun:
         steps = [later - before for before, later in itertools.pairwise(walls) if not math.isnan(later - before)]
         return statistics.median(steps) if steps else 0.0
 
-    def summary(self, held: set[int]) -> dict[str, Any]:
+    def summary(self, locked: set[int]) -> dict[str, Any]:
         """What the list of runs says of it."""
         now, last = time.time(), self.metrics.last
         facts = {name: self.config.get(name) for name in ("group_size", "problems_per_batch", "num_steps", "seed")}
         settings = self.config.get("config") or {}
-        state = self.state(held, now)
+        state = self.state(locked, now)
         fleet = self.fleet if state in ("running", "waiting") else None  # of a run that is over it is the last word
         members = [member for member in (fleet or {}).get("members") or [] if isinstance(member, dict)]
         return {
@@ -152,7 +152,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def held_locks() -> set[int]:
+def locked_inodes() -> set[int]:
     """Inodes of the files that a process of this machine has locked; empty where the system does not say.
 
     Read from the kernel's list: trying a lock would take it for a moment, and a run that starts then would give up.

@@ -12,7 +12,7 @@ from typing import Any
 
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.watching.watched_run import WatchedRun, held_locks, read_json
+from isocompute_jax.watching.watched_run import WatchedRun, locked_inodes, read_json
 
 FRESH_S = 1.0
 """What was read so lately is not read again."""
@@ -48,7 +48,7 @@ class WatchedRuns:
     def overview(self) -> dict[str, Any]:
         """The list of runs, and the metrics that can be drawn; the page opens on the first: a score, or the reward."""
         with self._lock:
-            runs, held = self._fresh(), held_locks()
+            runs, locked = self._fresh(), locked_inodes()
             train = dict.fromkeys(name for run in runs for name in run.metrics.names)
             evals = dict.fromkeys(
                 f"{eval_set}/{name}"
@@ -63,7 +63,7 @@ class WatchedRuns:
             return {
                 "root": str(self.root),
                 "now": time.time(),
-                "runs": [run.summary(held) for run in runs],
+                "runs": [run.summary(locked) for run in runs],
                 "metrics": sorted(scores, key=lambda name: "/avg@" not in name) + shown,
             }
 
@@ -98,7 +98,7 @@ class WatchedRuns:
             speeds = [column for column in metrics.names if column.startswith("speed/")]
             wanted = {column: metrics.column(column) for column in ("step", *phases, *speeds, "padding")}
             return {
-                **run.summary(held_locks()),
+                **run.summary(locked_inodes()),
                 "now": time.time(),
                 "series": thinned(wanted, PHASES_SHOWN, drop="step"),
                 "speed": metrics.last.get("speed"),

@@ -98,6 +98,7 @@ def test_a_batch_without_signal_holds_no_microbatch():
     tokens, credited = pack(groups)
     assert int(tokens.num_microbatches) == 0
     assert not np.any(credited.takes_part)
+    jax.tree.map(np.testing.assert_array_equal, SEVERAL.lay_out([]), tokens)
 
 
 def test_the_longest_prompt_and_completion_fit_exactly():

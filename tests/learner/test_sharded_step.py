@@ -16,7 +16,7 @@ from tests.learner.builders import (
     take_step,
     train_step,
 )
-from tests.learner.test_packed_step import packed_batch
+from tests.learner.test_layout_steps import packed_batch
 from tests.model.tiny import LLAMA4, random_params, tiny_config
 
 CONFIG = tiny_config()

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,10 +11,8 @@ from isocompute_jax import learner
 from isocompute_jax.learner import packing
 from isocompute_jax.learner.trees import subtree_ends
 from isocompute_jax.records.errors import InputError
-from tests.learner import builders
-from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
+from tests.learner.builders import LENGTH, make_groups
 from tests.learner.test_packing import completion, group
-from tests.model.tiny import random_params, tiny_config
 
 
 def test_golden():
@@ -160,90 +157,6 @@ def test_a_batch_of_any_size_holds_the_same_rows():
     assert [int(batch.num_microbatches) * batch.nodes.shape[1] for batch in batches] == [6, 6]
     whole = [batch.nodes.reshape(-1, 16) for batch in batches]
     np.testing.assert_array_equal(whole[0][:6], whole[1][:6])
-
-
-def tree_batch(groups, kept, *, shards=1):
-    shape = learner.tree_shape(
-        problems_per_batch=len(REWARDS),
-        group_size=GROUP,
-        max_prompt_tokens=PROMPT,
-        max_tokens=LENGTH,
-        row_nodes=16,
-        microbatch_tokens=1000,
-        batch_shards=shards,
-    )
-    return shape.lay_out(groups, kept=kept)
-
-
-@pytest.mark.parametrize("loss", ["regularized", pytest.param("gspo", marks=pytest.mark.slow)])
-def test_gradients_and_metrics_are_those_of_the_padded_layout(loss):
-    groups = alike_groups()
-    padded, credited = builders.pack(groups, builders.SEVERAL)
-    trees = tree_batch(groups, credited.kept)
-    assert int(trees.num_microbatches) > 1
-    assert trees.metrics()["tree_nodes"] < padded.mask.size / 2  # they have much in common
-    (ours, metrics), (theirs, expected) = (
-        builders.gradient_and_metrics(loss, batch, credited) for batch in (trees, padded)
-    )
-    assert relative_difference(ours, theirs) < 1e-5
-    for name in expected:
-        np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_gradients_are_the_same_in_float64():
-    groups = alike_groups()
-    with jax.enable_x64(True):
-        padded, credited = builders.pack(groups, builders.SEVERAL)
-        ours, theirs = (
-            builders.gradient_and_metrics("regularized", batch, credited, dtype="float64")[0]
-            for batch in (tree_batch(groups, credited.kept), padded)
-        )
-    assert jax.tree.leaves(ours)[0].dtype == np.float64
-    assert relative_difference(ours, theirs) < 1e-10
-
-
-@pytest.mark.slow
-def test_rows_are_sharded():
-    groups, mesh = alike_groups(), builders.mesh()
-    credited = builders.pack(groups)[1]
-    whole, _ = builders.gradient_and_metrics("gspo", tree_batch(groups, credited.kept), credited)
-    batch = tree_batch(groups, credited.kept, shards=4)
-    assert batch.tokens.shape[1] == 8  # two rows a shard
-    sharded, _ = builders.gradient_and_metrics("gspo", batch, credited, mesh=mesh)
-    assert relative_difference(sharded, whole) < 1e-5
-
-
-def test_log_probabilities_are_those_of_the_padded_layout():
-    groups = alike_groups()
-    trees, shared = tree_batch(groups, None), builders.WHOLE.lay_out(groups)
-    params, score = random_params(tiny_config()), builders.scorer()
-    scored = np.asarray(score(params, trees))
-    expected = np.asarray(score(params, shared)).reshape(-1, LENGTH)
-    assert trees.mask.sum() == shared.mask.sum()
-    mask = np.asarray(trees.mask)
-    np.testing.assert_allclose(scored[mask], expected[np.asarray(trees.rollout)][mask], atol=1e-5)
-
-
-def test_another_tree_of_the_row_is_not_seen_by_a_bit():
-    groups = alike_groups()
-    batch = tree_batch(groups, None)
-    params = random_params(tiny_config())
-    # Another prompt token: of all rollouts in the row, only those of its group may change.
-    row = next(n for n in np.ndindex(batch.nodes.shape[:2]) if len(set((batch.rollout[n] // GROUP).tolist())) > 1)
-    nodes = np.array(batch.nodes)
-    nodes[row][0] = (nodes[row][0] + 1) % 12
-    changed = dataclasses.replace(batch, nodes=nodes)
-    before, after = (np.asarray(builders.scorer()(params, x))[row] for x in (batch, changed))
-    mask = np.asarray(batch.mask)[row]
-    own = (np.asarray(batch.rollout)[row] // GROUP == batch.rollout[row][0] // GROUP)[:, None] & mask
-    np.testing.assert_array_equal(before[mask & ~own], after[mask & ~own])
-    assert np.any(before[own] != after[own]) and np.any(mask & ~own)
-
-
-def test_a_step_without_signal_holds_no_microbatch():
-    batch = tree_batch(make_groups(), np.zeros(len(REWARDS), bool))
-    assert batch.num_microbatches == 0 and not batch.mask.any()
 
 
 def test_what_does_not_fit_is_an_error():

@@ -17,7 +17,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.sweeps.executor import SweepResult, open_state
+from isocompute_jax.sweeps.executor import open_state
 
 pytestmark = pytest.mark.slow  # CI's smoke study walks the same stages, and `make test-slow` runs these
 
@@ -66,7 +66,7 @@ def run_in_this_process(runs, root, *, num_workers, limits):
     """A sweep without worker processes, which have tests of their own and start slowly."""
     for run in runs:
         train(run.config, root / run.name)
-    return SweepResult(tuple(run.name for run in runs), {}, (), open_state(runs, root))
+    return open_state(runs, root)
 
 
 def counted(function, name, counts):

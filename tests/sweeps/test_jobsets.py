@@ -132,7 +132,7 @@ def test_each_run_is_a_jobset_with_its_queue_and_is_not_handed_in_twice(cluster,
     server, make = cluster
     found = make(servers=2, queue="gpus", token_secret="s")
     result = scheduled.run_scheduled(runs_of(0, 1), tmp_path / "sweep", found, wait=False)
-    assert result.state.names("queued") == ("seed=0", "seed=1")
+    assert result.names("queued") == ("seed=0", "seed=1")
     name = found.name_of("seed=0")
     assert re.fullmatch("[a-z][-a-z0-9]{1,23}", name) and set(server.objects) == {name, found.name_of("seed=1")}
     made = server.objects[name]
@@ -144,9 +144,9 @@ def test_each_run_is_a_jobset_with_its_queue_and_is_not_handed_in_twice(cluster,
         f"--resolved_config={root / 'configs' / 'seed=0.json'}",
         "--trust_config", "--endpoints={endpoints}", "--token_file={token_file}",
     ]  # fmt: skip
-    assert found.held([name]) == {name: "queued"}
+    assert found.active([name]) == {name: "queued"}
     made["spec"]["suspend"], made["status"] = False, {"replicatedJobsStatus": [{"name": "learners", "ready": 1}]}
-    assert found.held([name]) == {name: "running"}
+    assert found.active([name]) == {name: "running"}
     calls = len(server.calls)
     again = scheduled.run_scheduled(runs_of(0, 1), tmp_path / "sweep", found, wait=False)
     assert len(server.calls) == calls and len(again.state.names("queued")) == 2

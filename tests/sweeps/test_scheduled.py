@@ -123,14 +123,14 @@ def test_what_is_with_the_scheduler_is_not_handed_in_twice_and_cancel_and_requeu
     calls = {seed: root / f"seed={seed}" / "calls" for seed in (0, 1)}
     processes.wait_until(lambda: all(path.exists() for path in calls.values()), "both start", seconds=30)
     result = scheduled.run_scheduled(runs_of(0, 1), root, scheduler, wait=False)
-    assert result.state.names("running") == ("seed=0", "seed=1")
+    assert result.names("running") == ("seed=0", "seed=1")
     found = books.read_state(books.planned_runs(root), root)  # what `status` shows
     assert found.states == {"seed=0": "running", "seed=1": "running"}
     assert scheduled.requeue(root, scheduler, ["seed=0"]) == ["seed=0"]
     processes.wait_until(lambda: len(calls[0].read_text().splitlines()) == 3, "it starts again", seconds=30)
     assert calls[0].read_text().splitlines()[1] == "TERM"
     assert scheduled.cancel(root, scheduler, ["seed=1"]) == ["seed=1"]
-    processes.wait_until(lambda: not scheduler.held([job_of(root, "seed=1")]), "it ends", seconds=30)
+    processes.wait_until(lambda: not scheduler.active([job_of(root, "seed=1")]), "it ends", seconds=30)
     assert state(root, "seed=1") == "interrupted" and calls[1].read_text().endswith("TERM\n")
     assert len(calls[0].read_text().splitlines()) == 3  # the other one goes on
     with pytest.raises(InputError, match="--only: 'seed=7' is no run"):
@@ -144,7 +144,7 @@ def test_a_job_that_is_gone_without_a_word_has_failed(cluster):
     [pid] = {int(path.read_text()) for path in root.parent.glob("slurm/jobs/*/pid")}
     os.killpg(pid, signal.SIGKILL)
     job = job_of(root, "seed=0")
-    processes.wait_until(lambda: not scheduler.held([job]), "SLURM sees it", seconds=30)
+    processes.wait_until(lambda: not scheduler.active([job]), "SLURM sees it", seconds=30)
     assert state(root, "seed=0") == "running"
     watcher = scheduled._Scheduled(books.read_state(runs_of(0), root), scheduler, keep_stopped=False)
     watcher.jobs = {"seed=0": job}
@@ -224,7 +224,7 @@ def test_without_slurm_and_without_an_answer(cluster, tmp_path, monkeypatch):
     root, scheduler = cluster
     (tmp_path / "slurm" / "down").touch()
     with pytest.raises(Unreachable, match="Unable to contact slurm controller"):
-        scheduler.held(["1"])
+        scheduler.active(["1"])
     jobs.write_record(root, "seed=0", jobs.Record("running", "slurm", "101"))
     with pytest.raises(InputError, match="--executor=slurm does not answer"):
         scheduled.run_scheduled(runs_of(0), root, scheduler)

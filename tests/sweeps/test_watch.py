@@ -109,7 +109,7 @@ def test_device_hours_of_what_has_run_and_of_what_was_compiled(tmp_path, monkeyp
         run_files.append_line(tmp_path / RUNS[0].name / run_files.METRICS, line)
     found = estimate.estimates(RUNS, tmp_path)
     steps = RUNS[0].config.num_steps
-    assert found[RUNS[0].name] == found[RUNS[1].name] == estimate.Estimate(0.5 * steps, 0.5 * steps)
+    assert found[RUNS[0].name] == found[RUNS[1].name] == estimate.DeviceHours(0.5 * steps, 0.5 * steps)
     assert found[RUNS[2].name] is None
     text = estimate.summary(found, 5.0, 100.0)
     assert text.startswith(f"{estimate.span(steps, steps)} device-hours without 2 runs of which nothing is known; ")
@@ -133,7 +133,7 @@ def test_device_hours_of_what_has_run_and_of_what_was_compiled(tmp_path, monkeyp
         compiled = estimate.estimates(runs, tmp_path, "h200:1x8")
     assert len(calls) == 2  # one for each n: neither seeds nor budgets are compiled anew
     assert [(each.low, each.high) for each in compiled.values() if each] == [(5.0, 10.0), (10.0, 20.0)] * 2
-    assert estimate.as_text(estimate.Estimate(0.0, 0.0, False)) == "does not fit"
+    assert estimate.as_text(estimate.DeviceHours(0.0, 0.0, False)) == "does not fit"
 
 
 def test_a_worker_of_a_sweep_that_is_gone_does_not_run(tmp_path):

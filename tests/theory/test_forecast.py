@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.theory import Forecast, Question, forecast
+from isocompute_jax.theory import ExpectedCurves, Question, forecast
 from isocompute_jax.theory.forecast import (
     EMBEDDED,
     WITHIN_AN_OCTAVE,
@@ -28,7 +28,7 @@ def made(reward, error=0.0):
     """A forecast of n = 4, 8, 16 from rows of rewards."""
     reward = np.asarray(reward)
     flat = np.full(reward.shape, error)
-    return Forecast(2.0 ** np.arange(10, 10 + reward.shape[1]), np.array([4, 8, 16]), reward, flat, flat, reward)
+    return ExpectedCurves(2.0 ** np.arange(10, 10 + reward.shape[1]), np.array([4, 8, 16]), reward, flat, flat, reward)
 
 
 def test_the_best_is_read_off_by_hand():

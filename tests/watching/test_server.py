@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.watching import frontier as frontiers
-from isocompute_jax.watching.frontier import Frontier, shown
+from isocompute_jax.watching.frontier import FrontierSoFar, shown
 from isocompute_jax.watching.page import load_page
 from isocompute_jax.watching.server import serving
 from isocompute_jax.watching.watched_runs import WatchedRuns
@@ -183,7 +183,7 @@ def until(condition) -> None:
 def test_the_frontier_is_fitted_beside_and_again_when_there_is_more(fitting):
     started, how = fitting
     runs = Runs()
-    frontier = Frontier(runs)  # pyright: ignore[reportArgumentType]
+    frontier = FrontierSoFar(runs)  # pyright: ignore[reportArgumentType]
     try:
         assert frontier.now()["state"] == "waiting" and "two group sizes" in frontier.now()["message"]
         runs.found = (2, 12)

@@ -12,7 +12,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.watching import watched_runs
 from isocompute_jax.watching.growing_logs import Columns, GrowingFile
-from isocompute_jax.watching.watched_run import WatchedRun, held_locks
+from isocompute_jax.watching.watched_run import WatchedRun, locked_inodes
 from isocompute_jax.watching.watched_runs import UnknownRun, WatchedRuns, thinned
 from tests.watching.builders import HOSTILE, PHASES, ledger, make_fleet, make_run
 
@@ -170,11 +170,11 @@ def aged(path, seconds: float) -> None:
 def test_a_lock_that_a_process_holds_is_seen_and_not_taken(tmp_path):
     with open(tmp_path / run_files.LOCK, "w") as file:
         inode = os.fstat(file.fileno()).st_ino
-        assert inode not in held_locks()
+        assert inode not in locked_inodes()
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert inode in held_locks()
+        assert inode in locked_inodes()
         fcntl.flock(file, fcntl.LOCK_UN)
-        assert inode not in held_locks()
+        assert inode not in locked_inodes()
 
 
 def test_states_by_lock_and_times(tmp_path):

@@ -33,9 +33,9 @@ def why_missing(*modules: str) -> str | None:
             for module in modules:
                 importlib.import_module(module)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         return (
-            f"{package} is installed and does not import ({type(error).__name__}: {said}): its versions do not fit "
+            f"{package} is installed and does not import ({type(error).__name__}: {reason}): its versions do not fit "
             "each other; install those of constraints.txt (docs/clusters.md)"
         )
     return None
