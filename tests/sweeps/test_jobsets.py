@@ -149,7 +149,7 @@ def test_each_run_is_a_jobset_with_its_queue_and_is_not_handed_in_twice(cluster,
     assert found.active([name]) == {name: "running"}
     calls = len(server.calls)
     again = scheduled.run_scheduled(runs_of(0, 1), tmp_path / "sweep", found, wait=False)
-    assert len(server.calls) == calls and len(again.state.names("queued")) == 2
+    assert len(server.calls) == calls and len(again.names("queued")) == 2
     # One has ended well, one has failed: what failed is handed in again, in place of the old object.
     made["status"]["conditions"] = [{"type": "Completed", "status": "True"}]
     (root / "seed=0").mkdir()
@@ -157,7 +157,7 @@ def test_each_run_is_a_jobset_with_its_queue_and_is_not_handed_in_twice(cluster,
     other = server.objects[found.name_of("seed=1")]
     other["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     ended = scheduled.run_scheduled(runs_of(0, 1), tmp_path / "sweep", found, wait=False)
-    assert ended.done == ("seed=0",) and ended.state.names("queued") == ("seed=1",)
+    assert ended.done == ("seed=0",) and ended.names("queued") == ("seed=1",)
     assert "status" not in server.objects[found.name_of("seed=1")]
 
 

@@ -104,7 +104,7 @@ def test_no_run_starts_before_the_curation_has_succeeded(cluster, tmp_path):
     text = next((root / "jobs" / "slurm").glob("*_submission.sh")).read_text()
     assert f"#SBATCH --dependency=afterok:{curation}\n" in text
     waiting = scheduled.run_scheduled(runs_of(0, 1), root, after, wait=False)
-    assert waiting.state.names("queued") == ("seed=0", "seed=1")
+    assert waiting.names("queued") == ("seed=0", "seed=1")
     folder = tmp_path / "slurm" / "jobs"
     processes.wait_until(lambda: (folder / curation / "state").read_text() == "RUNNING", "the curation starts")
     assert {path.name: (path / "state").read_text() for path in folder.iterdir() if path.name != curation} == {

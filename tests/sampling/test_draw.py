@@ -1,4 +1,4 @@
-"""How a token is drawn: the right frequencies, the right nucleus, and never a token outside of it."""
+"""How a token is drawn: the right frequencies, the right nucleus, never a token outside of it; and random numbers."""
 
 import functools
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from isocompute_jax import model
 from isocompute_jax.sampling import SamplingParams
 from isocompute_jax.sampling import draw as drawing
-from isocompute_jax.sampling.draw import SMALLEST_PROBABILITY, nucleus, pick
+from isocompute_jax.sampling.draw import SMALLEST_PROBABILITY, nucleus, pick, problem_words
 from tests.sampling.builders import CONFIG, make_request, sample, weights
 
 DRAWS, PROMPT = 4096, [3, 7, 1]
@@ -23,6 +23,7 @@ LARGEST = np.float32(1 - 2**-24)
 
 # Jitted, as samplers call them: the condition of a plain `pick` compiles at each call.
 draw, open_uniform = jax.jit(pick), jax.jit(drawing.open_uniform)
+draw_uniforms = jax.jit(drawing.draw_uniforms, static_argnums=2)
 
 
 @functools.cache
@@ -206,3 +207,55 @@ def test_each_row_has_a_top_p_of_its_own(others):
             token, logprob = draw(scaled[row], uniform[row], top_p[row])
             assert tokens[row] == token
             np.testing.assert_allclose(logprobs[row], logprob, rtol=0, atol=1e-6)
+
+
+def test_uniform_streams():
+    """No two streams are alike, all lie in (0, 1), and each is the same whatever stands beside it."""
+    words = np.array([[1, 2, 3, 4, 0], [1, 2, 4, 3, 0], [2, 1, 3, 4, 0]], np.uint32)
+    rollouts = np.tile(np.arange(5, dtype=np.uint32), (3, 1))
+    uniforms = np.asarray(draw_uniforms(words, rollouts, 8))
+    assert uniforms.shape == (3, 5, 8)
+    assert uniforms.min() > 0 and uniforms.max() < 1
+    assert len({tuple(stream) for stream in uniforms.reshape(-1, 8).tolist()}) == 15
+    np.testing.assert_array_equal(draw_uniforms(words[1:2], rollouts[:1, 3:], 8), uniforms[1:2, 3:])
+
+
+def test_uniforms_do_not_depend_on_how_many_are_drawn():
+    """What makes slots, which draw as many as fit a slot, agree with units, which draw `max_tokens`."""
+    words = np.array([[1, 2, 3, 4, 0]], np.uint32)
+    rollouts = np.arange(3, dtype=np.uint32)[None]
+    long = np.asarray(draw_uniforms(words, rollouts, 64))
+    for length in (1, 2, 33):
+        np.testing.assert_array_equal(draw_uniforms(words, rollouts, length), long[..., :length])
+
+
+@given(st.one_of(st.integers(0, 2**32 - 1), st.integers(0, 1023), st.integers(2**32 - 1024, 2**32 - 1)))
+def test_a_number_lies_in_the_cell_that_its_upper_bits_name(word):
+    """Within the cell of width 2^-23, half a unit of the 32nd bit from the ends of (0, 1); exact near 0."""
+    uniform = float(open_uniform(np.uint32(word)))
+    assert word >> 9 <= uniform * 2**23 < (word >> 9) + 1
+    assert 2**-33 <= uniform <= 1 - 2**-24
+    assert abs(uniform - (word + 0.5) / 2**32) <= uniform * 2**-23
+    if word < 2**23:
+        assert uniform == (word + 0.5) / 2**32
+
+
+def test_the_ends():
+    ends = open_uniform(np.array([0, 2**32 - 1], np.uint32))
+    assert ends.tolist() == [2**-33, 1 - 2**-24]
+
+
+def test_numbers_refine_those_of_jax():
+    """The upper 23 bits are those of `jax.random.uniform`: the same draws, but where it had too few bits."""
+
+    @jax.jit
+    def both(key):
+        return jax.random.uniform(key, (10_000,)), open_uniform(jax.random.bits(key, (10_000,), jnp.uint32))
+
+    coarse, fine = (np.asarray(x, np.float64) for x in both(jax.random.key(3)))
+    np.testing.assert_array_equal(np.floor(fine * 2**23) / 2**23, coarse)
+
+
+def test_problem_words():
+    assert problem_words("same") != problem_words("same2")
+    assert all(0 <= word < 2**32 for word in problem_words("same"))
