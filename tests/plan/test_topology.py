@@ -50,7 +50,7 @@ def test_a_missing_compiler_names_the_remedy(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"ISOCOMPUTE_AOT_TPU_PYTHON = .* is no program: make aot-env AOT=tpu"):
         topology.find_compiler("tpu")
     monkeypatch.delenv("ISOCOMPUTE_AOT_TPU_PYTHON")
-    monkeypatch.setattr(compilers, "_ROOT", tmp_path)
+    monkeypatch.setattr(topology, "_ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(topology._MODULES, "tpu", ("no_such_module",))
     with pytest.raises(InputError, match=r"not installed \(no_such_module not found\): make aot-env AOT=tpu"):
