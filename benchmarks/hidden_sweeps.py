@@ -21,8 +21,7 @@ from isocompute_jax.fit.frontier.next_runs import Candidate
 from isocompute_jax.sweeps.record import Sweep, read_sweep
 from isocompute_jax.theory import Question
 from isocompute_jax.theory.pass_rates import smoothed
-from isocompute_jax.theory.runs import simulate
-from isocompute_jax.theory.world import Constants, make_world
+from isocompute_jax.theory.runs import Constants, make_world, simulate
 
 SEEDS = 8
 """Of a simulated sweep."""

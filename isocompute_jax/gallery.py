@@ -75,7 +75,7 @@ def calibrate_theory() -> None:
     from isocompute_jax.sweeps.calibrate import SEARCHED, calibrated, measured
     from isocompute_jax.sweeps.record import SUFFIX, read_sweep
     from isocompute_jax.theory.forecast import EMBEDDED
-    from isocompute_jax.theory.world import Constants
+    from isocompute_jax.theory.runs import Constants
 
     if not SWEEPS.value:
         raise InputError("--sweeps is missing: name the sweeps to calibrate on, by commas")

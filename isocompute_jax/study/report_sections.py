@@ -2,7 +2,7 @@
 
 Numbers are read from the study's own files; what the study departs in is a fact of its set-up, not a finding. What
 theory expects of n*(C) from pass@1 alone stands beside what the runs measured: of the embedded study, on which the
-model's constants were calibrated (`theory.world.Constants`). The words are templates in `sections/`.
+model's constants were calibrated (`theory.Constants`). The words are templates in `sections/`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The constants of theory under which it errs least on recorded sweeps.
 
 A recorded sweep says of itself what theory asks (`theory.Question`): pass@1 of its problems, their number, n, B_problem
-and the rate. The model's constants (`theory.world.Constants`) are what is left, and all sweeps share them: `calibrated`
+and the rate. The model's constants (`theory.Constants`) are what is left, and all sweeps share them: `calibrated`
 finds them by least squares.
 """
 
@@ -19,7 +19,7 @@ from isocompute_jax.sweeps.record import Sweep, curves_of
 from isocompute_jax.theory import Question, forecast
 from isocompute_jax.theory.exchange import RULES
 from isocompute_jax.theory.pass_rates import smoothed
-from isocompute_jax.theory.world import Constants
+from isocompute_jax.theory.runs import Constants
 
 LEAST = 0.01
 """Rewards are kept this far from 0 and 1 before their log-odds are compared."""

@@ -193,10 +193,7 @@ class _Sweep:
             self._record(run.name, "stopped", verdict.stop[run.name])
 
     def _record(self, name: str, state: jobs.State, reason: str = "") -> None:
-        self.state.states[name] = state
-        if reason:
-            self.state.reasons[name] = reason
-        jobs.write_record(self.state.root, name, jobs.Record(state, reason=reason))
+        self.state.record(name, jobs.Record(state, reason=reason))
 
     def _start(self, run: PlannedRun) -> None:
         """Starts a worker on the core that has the fewest, with endpoints that nobody has."""

@@ -181,12 +181,7 @@ class _Scheduled:
             self.scheduler.stop([self.jobs[name] for name in fresh])
 
     def _record(self, name: str, state: jobs.State, reason: str = "", job: str = "") -> None:
-        self.state.states[name] = state
-        self.state.reasons.pop(name, None)
-        if reason:
-            self.state.reasons[name] = reason
-        record = jobs.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason)
-        jobs.write_record(self.state.root, name, record)
+        self.state.record(name, jobs.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason))
 
 
 def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:

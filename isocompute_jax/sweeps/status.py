@@ -24,6 +24,7 @@ from rich.text import Text
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.printing import printable
+from isocompute_jax.sweeps.jobs import Record, write_record
 
 LOG = logging.getLogger(__name__)
 TABLE_EVERY_S = 1.0
@@ -74,6 +75,14 @@ class SweepState:
     def failed(self) -> dict[str, str]:
         """Name -> the reason, of the failed runs."""
         return {name: self.reasons.get(name, "") for name in self.names("failed")}
+
+    def record(self, name: str, record: Record) -> None:
+        """Notes what became of a run, here and in the sweep's directory."""
+        self.states[name] = record.state
+        self.reasons.pop(name, None)
+        if record.reason:
+            self.reasons[name] = record.reason
+        write_record(self.root, name, record)
 
     def names(self, *states: str) -> tuple[str, ...]:
         """Names of the runs in these states, in plan order."""

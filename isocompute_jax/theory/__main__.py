@@ -24,7 +24,7 @@ from isocompute_jax.records.printing import say
 
 with app.imports():
     from isocompute_jax.theory.forecast import Question, measured_error, standing, untried
-    from isocompute_jax.theory.world import Constants
+    from isocompute_jax.theory.runs import Constants
 
 if TYPE_CHECKING:
     from isocompute_jax.theory.forecast import ExpectedCurves

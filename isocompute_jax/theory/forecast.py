@@ -20,9 +20,8 @@ from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.theory.exchange import RateRule, Rule
-from isocompute_jax.theory.runs import Curves, Optimizer, simulate
+from isocompute_jax.theory.runs import Constants, Curves, Optimizer, World, make_world, simulate
 from isocompute_jax.theory.signal import AdvantageScale, Baseline
-from isocompute_jax.theory.world import Constants, World, make_world
 
 HELD_OUT = 300
 TIE_ERRORS = 2.0

@@ -8,8 +8,7 @@ import pytest
 
 from isocompute_jax.learner.credit import group_advantages
 from isocompute_jax.theory.exchange import Rule
-from isocompute_jax.theory.runs import simulate
-from isocompute_jax.theory.world import Constants, make_world
+from isocompute_jax.theory.runs import Constants, make_world, simulate
 
 CONSTANTS = Constants(skills=6, own_features=10, wrong_answers=3, wording=2.0, slip=0.1, gain=900.0)
 RATES = np.array([0.05, 0.2, 0.5])
