@@ -31,7 +31,7 @@ from isocompute_jax.experiment.metrics import (
     next_watch,
     replay,
 )
-from isocompute_jax.learner import batch_shape, layout
+from isocompute_jax.learner import batch_shape
 from isocompute_jax.records import run_files
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.tasks import load_tokenizer
@@ -192,7 +192,7 @@ def test_padding_of_the_padded_layout_by_hand():
     shape = batch_shape(
         problems_per_batch=2, group_size=2, max_prompt_tokens=3, max_tokens=4, microbatch_tokens=16, batch_shards=1
     )
-    batch = layout([sized_group(3, 2, 4), sized_group(1, 1, 1)], shape)
+    batch = shape.lay_out([sized_group(3, 2, 4), sized_group(1, 1, 1)])
     found = batch.metrics()
     assert found["num_rows"] == 2
     assert found["padding"] == pytest.approx(1 - (4 + 8) / (2 * (3 + 2 * 4)))
