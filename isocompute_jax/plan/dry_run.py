@@ -21,7 +21,7 @@ from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, Memory, co
 from isocompute_jax.plan.cost import RunCost, price
 from isocompute_jax.plan.hlo import Collective, collectives
 from isocompute_jax.plan.roofline import Sampling, StepTime, step_time
-from isocompute_jax.plan.topology import Topology, find_compiler
+from isocompute_jax.plan.topology import Topology, find_compiler, parse_topology
 from isocompute_jax.plan.unit import UnitFacts, compile_unit
 from isocompute_jax.plan.work import Lengths, better_layout, lengths_of, work_of
 from isocompute_jax.records.errors import InputError
