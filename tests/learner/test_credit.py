@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isocompute_jax import learner
-from isocompute_jax.learner import credit, zero_variance
-from isocompute_jax.learner.credit import DENOMINATORS, aggregation_weights
+from isocompute_jax.learner import zero_variance
+from isocompute_jax.learner.credit import DENOMINATORS, aggregation_weights, completion_lengths, truncated
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import REWARDS, make_groups
 
@@ -341,7 +341,7 @@ def test_a_buffer_as_long_as_the_limit_penalises_every_token():
 
 def test_lengths_and_truncation_of_groups():
     groups = make_groups()
-    lengths, cut = credit.completion_lengths(groups), credit.truncated(groups)
+    lengths, cut = completion_lengths(groups), truncated(groups)
     assert lengths.shape == cut.shape == (6, 4)
     assert (lengths >= learner.trained_lengths(groups)).all() and (lengths > learner.trained_lengths(groups)).any()
     np.testing.assert_array_equal(cut, lengths == 5)
