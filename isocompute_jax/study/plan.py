@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 from isocompute_jax.study.presets import Preset
-from isocompute_jax.study.stages import open_study, planned_runs
 from isocompute_jax.study.report_sections import question_of
+from isocompute_jax.study.stages import open_study, planned_runs
 from isocompute_jax.sweeps import books, estimate
 from isocompute_jax.sweeps.executor import check_directories, open_state
 from isocompute_jax.sweeps.status import print_plan
