@@ -161,7 +161,7 @@ def test_a_batch_of_any_size_holds_the_same_rows():
 
 def test_what_does_not_fit_is_an_error():
     sizes = {"problems_per_batch": 2, "group_size": 2, "microbatch_tokens": 64}
-    with pytest.raises(InputError, match=r"row_tokens = 8, but a prompt and its completion take up to 9 tokens"):
+    with pytest.raises(InputError, match=r"row_nodes = 8, but a prompt and its completion take up to 9 tokens"):
         learner.tree_shape(max_prompt_tokens=5, max_tokens=5, row_nodes=8, **sizes)
     shape = learner.tree_shape(max_prompt_tokens=2, max_tokens=2, row_nodes=3, **sizes)
     with pytest.raises(ValueError, match="a prompt of 3 and a completion of 2 tokens"):
