@@ -60,19 +60,12 @@ NO_TIME = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """One number of servers in one round.
+    """One number of servers in one round."""
 
-    Attributes:
-      rollouts_per_s: that passed.
-      cpu_us: microseconds of this process per rollout.
-      idle_ms: milliseconds of it per second with nothing in flight.
-      update_ms: milliseconds of it per update.
-    """
-
-    rollouts_per_s: float
-    cpu_us: float
-    idle_ms: float
-    update_ms: float
+    rollouts_per_s: float  # that passed
+    cpu_us: float  # microseconds of this process per rollout
+    idle_ms: float  # milliseconds of it per second with nothing in flight
+    update_ms: float  # milliseconds of it per update
 
 
 def main() -> None:

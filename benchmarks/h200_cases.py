@@ -29,39 +29,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One measurement, in a process of its own.
+    """One measurement, in a process of its own."""
 
-    Attributes:
-      part: of `--parts`.
-      kind: what is measured.
-      model: of `SHAPES`.
-      layers: a slice of so many of its layers; 0 for all.
-      row_tokens: tokens of a packed row.
-      rows: rows of a step, all computed at once.
-      sequence: tokens of each sequence in a row; 0: a row is one.
-      remat: what layers keep.
-      moments: how Adam's are kept.
-      attention: kernel.
-      slots: rollouts decoded at once.
-      prompt: tokens of each prompt, which a group of 8 shares.
-      completion: tokens of each completion.
-      repeats: timed steps, after two that are not.
-    """
-
-    part: str
-    kind: Literal["rate", "attention", "learner", "torch", "decode"]
-    model: str = "qwen2.5-1.5b"
-    layers: int = 0
-    row_tokens: int = 0
-    rows: int = 1
-    sequence: int = 0
-    remat: str = "dots"
-    moments: str = "float32"
-    attention: str = "auto"
-    slots: int = 0
-    prompt: int = 0
-    completion: int = 0
-    repeats: int = 5
+    part: str  # of `--parts`
+    kind: Literal["rate", "attention", "learner", "torch", "decode"]  # what is measured
+    model: str = "qwen2.5-1.5b"  # of `SHAPES`
+    layers: int = 0  # a slice of so many of its layers; 0 for all
+    row_tokens: int = 0  # tokens of a packed row
+    rows: int = 1  # rows of a step, all computed at once
+    sequence: int = 0  # tokens of each sequence in a row; 0: a row is one
+    remat: str = "dots"  # what layers keep
+    moments: str = "float32"  # how Adam's are kept
+    attention: str = "auto"  # kernel
+    slots: int = 0  # rollouts decoded at once
+    prompt: int = 0  # tokens of each prompt, which a group of 8 shares
+    completion: int = 0  # tokens of each completion
+    repeats: int = 5  # timed steps, after two that are not
 
     @property
     def name(self) -> str:

@@ -34,19 +34,12 @@ ROWS = flags.DEFINE_integer("rows_per_microbatch", 8, "Rows of a micro-batch, ov
 
 
 class Measured(NamedTuple):
-    """One step, packed in one way.
+    """One step, packed in one way."""
 
-    Attributes:
-      rows: rows computed.
-      padding: share of their tokens.
-      attention: [M, S] sum of len^2 by micro-batch and shard.
-      microbatches: that are compiled.
-    """
-
-    rows: int
-    padding: float
-    attention: np.ndarray
-    microbatches: int
+    rows: int  # rows computed
+    padding: float  # share of their tokens
+    attention: np.ndarray  # [M, S] sum of len^2 by micro-batch and shard
+    microbatches: int  # that are compiled
 
 
 def draw_lengths(rng: np.random.Generator, problems: int = 64, group_size: int = 16) -> tuple[np.ndarray, np.ndarray]:

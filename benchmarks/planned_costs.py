@@ -50,19 +50,13 @@ _TEXTS = flags.DEFINE_bool("texts", False, "Compile nothing: write the texts of 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A run whose cost some text states.
+    """A run whose cost some text states."""
 
-    Attributes:
-      config: file, from the root.
-      fields: of the config, that are set as `--config.FIELD=VALUE` sets them.
-      topology: the learner's; empty for the config's.
-      budgets: C for which the run is priced, too.
-    """
-
-    config: str
+    config: str  # file, from the root
+    # of the config, that are set as `--config.FIELD=VALUE` sets them
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-    topology: str = ""
-    budgets: tuple[int, ...] = ()
+    topology: str = ""  # the learner's; empty for the config's
+    budgets: tuple[int, ...] = ()  # C for which the run is priced, too
 
 
 def cases() -> dict[str, Case]:

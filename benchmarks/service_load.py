@@ -75,26 +75,17 @@ REAL = (("embedded", SHAPE, 9, 128), ("embedded", SHAPE, 64, 128), ("25 M parame
 
 @dataclasses.dataclass
 class Load:
-    """What a closed loop of groups was like, once as many groups as are in flight were done.
+    """What a closed loop of groups was like, once as many groups as are in flight were done."""
 
-    Attributes:
-      seconds: measured.
-      rollouts: that were done in that time.
-      tokens: of these.
-      overhead_s: [groups] seconds that a group took beyond what its longest rollout takes in the engine; without
-        the groups of the beginning, which were all submitted at once.
-      before: what this process and the servers had used, in this order.
-      after: the same at the end.
-      memory: [samples, 2 + servers] completions so far; MiB of this process and of each server.
-    """
-
-    seconds: float
-    rollouts: int
-    tokens: int
+    seconds: float  # measured
+    rollouts: int  # that were done in that time
+    tokens: int  # of these
+    # [groups] seconds that a group took beyond what its longest rollout takes in the engine; without the groups of the
+    # beginning, which were all submitted at once
     overhead_s: np.ndarray
-    before: list[Usage]
-    after: list[Usage]
-    memory: np.ndarray
+    before: list[Usage]  # what this process and the servers had used, in this order
+    after: list[Usage]  # the same at the end
+    memory: np.ndarray  # [samples, 2 + servers] completions so far; MiB of this process and of each server
 
     def cpu_us(self) -> tuple[float, float]:
         """Microseconds of processor time per completion, in this process and in the servers."""

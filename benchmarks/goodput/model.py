@@ -31,43 +31,27 @@ _SAME = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """What is simulated.
+    """What is simulated."""
 
-    Attributes:
-      servers: how many.
-      slots: rollouts that a server draws at once.
-      decode_s: of one token of every slot, on a server that reads its weights and no keys.
-      decode_rollout_s: what each rollout that is being drawn adds to it.
-      learner_s: an update, with everything else for which the learner does not wait for rollouts.
-      groups: in a batch.
-      group_size: n.
-      median, sigma, longest: lengths are int(min(longest, median exp(sigma z))), z normal, and at least 1.
-      staleness: k.
-      learner_failures, server_failures: a day, of all learner hosts and of all servers together.
-      learner_notice_s, server_notice_s: until a failure is known.
-      learner_restart_s: from there to the first new step: processes, compilation, restored state.
-      server_restart_s: from there until it is sent groups again.
-      checkpoint_every_s: at the end of the first step after so long.
-    """
-
-    servers: int
-    slots: int
-    decode_s: float
-    decode_rollout_s: float
-    learner_s: float
-    groups: int
-    group_size: int
+    servers: int  # how many
+    slots: int  # rollouts that a server draws at once
+    decode_s: float  # of one token of every slot, on a server that reads its weights and no keys
+    decode_rollout_s: float  # what each rollout that is being drawn adds to it
+    learner_s: float  # an update, with everything else for which the learner does not wait for rollouts
+    groups: int  # in a batch
+    group_size: int  # n
+    # lengths are int(min(longest, median exp(sigma z))), z normal, and at least 1
     median: float
     sigma: float
     longest: int
-    staleness: int
-    learner_failures: float = 0.0
-    server_failures: float = 0.0
-    learner_notice_s: float = 0.0
-    learner_restart_s: float = 0.0
-    server_notice_s: float = 0.0
-    server_restart_s: float = 0.0
-    checkpoint_every_s: float = 0.0
+    staleness: int  # k
+    learner_failures: float = 0.0  # a day, of all learner hosts
+    server_failures: float = 0.0  # a day, of all servers together
+    learner_notice_s: float = 0.0  # until a failure is known
+    learner_restart_s: float = 0.0  # from there to the first new step: processes, compilation, restored state
+    server_notice_s: float = 0.0  # until a failure is known
+    server_restart_s: float = 0.0  # from there until it is sent groups again
+    checkpoint_every_s: float = 0.0  # at the end of the first step after so long
 
     @property
     def rollouts(self) -> int:
@@ -93,26 +77,16 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of it, after the warm-up.
+    """What came of it, after the warm-up."""
 
-    Attributes:
-      steps: that were not lost again.
-      seconds: in which they were made.
-      goodput: steps by those that `Cluster.ideal_s` allows.
-      learning: share of the time in which the learner computed what was kept.
-      busy: share of the servers' slots that drew a token.
-      learner_failures, server_failures: how many.
-      redrawn: groups that were drawn again.
-    """
-
-    steps: int
-    seconds: float
-    goodput: float
-    learning: float
-    busy: float
-    learner_failures: int
+    steps: int  # that were not lost again
+    seconds: float  # in which they were made
+    goodput: float  # steps by those that `Cluster.ideal_s` allows
+    learning: float  # share of the time in which the learner computed what was kept
+    busy: float  # share of the servers' slots that drew a token
+    learner_failures: int  # how many
     server_failures: int
-    redrawn: int
+    redrawn: int  # groups that were drawn again
 
     @property
     def step_s(self) -> float:

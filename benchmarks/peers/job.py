@@ -12,33 +12,19 @@ PHASES = ("sampling", "grading", "update")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A training run of `warmup` + `steps` GRPO steps on a checkpoint.
+    """A training run of `warmup` + `steps` GRPO steps on a checkpoint."""
 
-    Attributes:
-      model: Hugging Face directory, tokenizer included.
-      problems: JSONL with `prompt` and `answer`; a completion that equals the answer earns 1, any other 0.
-      group_size: n.
-      problems_per_batch: B_problem.
-      max_prompt_tokens: longest prompt, in tokens.
-      max_tokens: longest completion, in tokens.
-      warmup: steps that are not timed: those that compile.
-      steps: timed steps.
-      directory: for what a run writes.
-      passes: parts in which a peer computes a step's loss and gradient.
-      devices: parts of the CPU that JAX is shown as a device each; torch has one device of as many threads.
-    """
-
-    model: str
-    problems: str
-    group_size: int
-    problems_per_batch: int
-    max_prompt_tokens: int
-    max_tokens: int
-    warmup: int
-    steps: int
-    directory: str
-    passes: int = 1
-    devices: int = 1
+    model: str  # Hugging Face directory, tokenizer included
+    problems: str  # JSONL with `prompt` and `answer`; a completion that equals the answer earns 1, any other 0
+    group_size: int  # n
+    problems_per_batch: int  # B_problem
+    max_prompt_tokens: int  # longest prompt, in tokens
+    max_tokens: int  # longest completion, in tokens
+    warmup: int  # steps that are not timed: those that compile
+    steps: int  # timed steps
+    directory: str  # for what a run writes
+    passes: int = 1  # parts in which a peer computes a step's loss and gradient
+    devices: int = 1  # parts of the CPU that JAX is shown as a device each; torch has one device of as many threads
 
     @property
     def rollouts(self) -> int:
@@ -52,21 +38,13 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The timed steps of a run.
+    """The timed steps of a run."""
 
-    Attributes:
-      step_s: seconds of each whole step.
-      phase_s: seconds of its PHASES; what is left is neither.
-      completion_tokens: mean length of a completion, in tokens.
-      reward: mean reward.
-      versions: of what ran.
-    """
-
-    step_s: list[float]
-    phase_s: list[dict[str, float]]
-    completion_tokens: float
-    reward: float
-    versions: str
+    step_s: list[float]  # seconds of each whole step
+    phase_s: list[dict[str, float]]  # seconds of its PHASES; what is left is neither
+    completion_tokens: float  # mean length of a completion, in tokens
+    reward: float  # mean reward
+    versions: str  # of what ran
 
 
 def read_job(path: str) -> Job:

@@ -19,19 +19,12 @@ SIZE = 2048
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """Of one step, every product once, each prompt read once for its group, without padding.
+    """Of one step, every product once, each prompt read once for its group, without padding."""
 
-    Attributes:
-      prefill: reading the prompts, to sample.
-      decode: drawing the completions, a token at a time, from their keys.
-      forward: the loss.
-      backward: its gradient, which takes twice as much.
-    """
-
-    prefill: float
-    decode: float
-    forward: float
-    backward: float
+    prefill: float  # reading the prompts, to sample
+    decode: float  # drawing the completions, a token at a time, from their keys
+    forward: float  # the loss
+    backward: float  # its gradient, which takes twice as much
 
     @property
     def total(self) -> float:

@@ -41,25 +41,15 @@ BIAS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A model, and the steps it is measured in.
+    """A model, and the steps it is measured in."""
 
-    Attributes:
-      shape: the model's.
-      prompt: longest prompt, in tokens.
-      completion: longest completion, in tokens.
-      rollouts: of a step.
-      group_sizes: n, by default.
-      warmup: steps that are not timed.
-      steps: timed steps of each run.
-    """
-
-    shape: ModelConfig
-    prompt: int
-    completion: int
-    rollouts: int
-    group_sizes: tuple[int, ...]
-    warmup: int
-    steps: int
+    shape: ModelConfig  # the model's
+    prompt: int  # longest prompt, in tokens
+    completion: int  # longest completion, in tokens
+    rollouts: int  # of a step
+    group_sizes: tuple[int, ...]  # n, by default
+    warmup: int  # steps that are not timed
+    steps: int  # timed steps of each run
 
 
 SETTINGS = {

@@ -19,17 +19,11 @@ OURS = "ours"
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One run: medians over its timed steps.
+    """One run: medians over its timed steps."""
 
-    Attributes:
-      rollouts_per_s: of whole steps.
-      tokens_per_s: completion tokens.
-      seconds: of a step, by phase; `other` is what no phase holds.
-    """
-
-    rollouts_per_s: float
-    tokens_per_s: float
-    seconds: dict[str, float]
+    rollouts_per_s: float  # of whole steps
+    tokens_per_s: float  # completion tokens
+    seconds: dict[str, float]  # of a step, by phase; `other` is what no phase holds
 
 
 def summary(timed: Timed, rollouts: int) -> Summary:
