@@ -18,10 +18,9 @@ from absl import flags
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.service.server.engines.base import Engine
+from isocompute_jax.service.server.engines.base import Engine, VllmSettings
 from isocompute_jax.service.server.engines.vllm import VllmEngine
-from isocompute_jax.service.server.server import serve
-from isocompute_jax.service.server.settings import ServerConfig, VllmSettings
+from isocompute_jax.service.server.server import ServerConfig, serve
 
 KV_CACHE_BYTES = 256 << 20
 LINE_BYTES = 1 << 24

@@ -27,8 +27,8 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.distributed import Team
-from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
+from isocompute_jax.distributed.link import Codec
 from isocompute_jax.distributed.meeting import about, meet
 from isocompute_jax.experiment.workdir import RECORDS
 from isocompute_jax.records.rollout import Completion, RolloutGroup

@@ -18,9 +18,8 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.vllm import checkpoint
-from isocompute_jax.service.server.server import Server, serve
-from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.server.engines.vllm import environment
+from isocompute_jax.service.server.server import Server, ServerConfig, serve
 
 define_flags(ServerConfig)
 _SERVERS = flags.DEFINE_integer(
@@ -42,7 +41,9 @@ def main() -> None:
     """Flags -> one call."""
     tensors = tuple(TensorSpec(f"weight.{i}", "float32", (mib * 256, 1024)) for i, mib in enumerate(_TENSOR_MIB.value))
     if _MODEL.value:
-        tensors = checkpoint.tensor_specs(_MODEL.value, dtype=checkpoint.resolve_dtype(_MODEL.value, "auto"), load=True)
+        tensors = environment.tensor_specs(
+            _MODEL.value, dtype=environment.resolve_dtype(_MODEL.value, "auto"), load=True
+        )
     engines = [
         SimulatedEngine(
             tensors or (TensorSpec("weight", "float32", (4, 4)),),

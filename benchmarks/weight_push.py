@@ -31,10 +31,10 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.tensors import Box, TensorSpec
-from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.connection import Endpoint, update_calls
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.send import Outbox, Parcel, Push
+from isocompute_jax.service.weights.files import Outbox, Parcel
 
 TENSOR_MIB = 64
 BLOCK = 1 << 20
@@ -107,8 +107,10 @@ class _Learner:
 
     def push(self, *, shared: bool) -> None:
         """The file to the server's reply."""
-        push = Push(self._parcel, "benchmark", pb.IN_FLIGHT_ABORT, shared, _STREAMS.value)
-        self._runner.run(self._endpoint.push(push, sent=lambda: None))
+        calls = update_calls(
+            self._parcel, session="benchmark", in_flight=pb.IN_FLIGHT_ABORT, shared=shared, streams=_STREAMS.value
+        )
+        self._runner.run(self._endpoint.push(calls, sent=lambda: None))
 
 
 async def _connect(target: str) -> Endpoint:

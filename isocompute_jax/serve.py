@@ -20,9 +20,8 @@ from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 
 with app.imports():
-    from isocompute_jax.service.server.engines.base import Engine
-    from isocompute_jax.service.server.server import serve
-    from isocompute_jax.service.server.settings import EngineSettings, JaxSettings, ServerConfig, VllmSettings
+    from isocompute_jax.service.server.engines.base import Engine, EngineSettings, JaxSettings, VllmSettings
+    from isocompute_jax.service.server.server import ServerConfig, serve
 
 SETTINGS: dict[str, type[EngineSettings]] = {"vllm": VllmSettings, "jax": JaxSettings}
 

@@ -34,19 +34,12 @@ _NAME = r"(?:[^\s,\[\]]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
 
 @dataclass(frozen=True)
 class Place:
-    """The place of this process among its learners.
+    """The place of this process among its learners."""
 
-    Attributes:
-      index: its number, from 0; process 0 leads.
-      count: how many processes there are.
-      coordinator: "host:port" of process 0, "" where there is but one process. The port above it is used too.
-      source: who said so.
-    """
-
-    index: int
-    count: int
-    coordinator: str
-    source: Source
+    index: int  # its number, from 0; process 0 leads
+    count: int  # how many processes there are
+    coordinator: str  # "host:port" of process 0, "" where there is but one process; the port above it is used too
+    source: Source  # who said so
 
 
 def find_place(

@@ -1,21 +1,70 @@
-"""A connection between two processes of a run: whole messages, in order, from any thread."""
+"""A connection between two processes of a run: whole messages, in order, from any thread, and their values as bytes."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from isocompute_jax.distributed.codec import Codec
+import msgpack
+import numpy as np
 
 _LENGTH = struct.Struct("!Q")
 MOST_BYTES = 1 << 40
 PIECE_BYTES = 1 << 20
 """What is sent or read in one call, which may take the whole of a link's patience."""
+
+
+ARRAY, TUPLE, RECORD = 1, 2, 3
+"""MessagePack's extension types."""
+
+
+class Codec:
+    """Values as bytes: what MessagePack knows, tuples, NumPy arrays, and the dataclasses that both sides were told of.
+
+    Nothing that is read runs code, as a pickle would. `records` are dataclasses that may travel, known by their names;
+    their fields travel one by one.
+    """
+
+    def __init__(self, records: Sequence[type] = ()):
+        self._records = {kind.__name__: kind for kind in records}
+        self._fields = {kind: [field.name for field in dataclasses.fields(kind)] for kind in records}
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value. Raises TypeError: it holds something else."""
+        return msgpack.Packer(default=self._extension, strict_types=True).pack(value)
+
+    def decode(self, data: bytes | bytearray) -> Any:
+        """The value of `encode`'s bytes; its arrays are their own, and may be written to."""
+        return msgpack.unpackb(data, ext_hook=self._value, strict_map_key=False)
+
+    def _extension(self, value: Any) -> msgpack.ExtType | Any:
+        if isinstance(value, np.ndarray):
+            return msgpack.ExtType(ARRAY, msgpack.packb([value.dtype.str, value.shape, value.tobytes()]))
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, tuple):
+            return msgpack.ExtType(TUPLE, self.encode(list(value)))
+        if type(value) in self._fields:
+            content = [getattr(value, name) for name in self._fields[type(value)]]
+            return msgpack.ExtType(RECORD, self.encode([type(value).__name__, content]))
+        raise TypeError(f"a {type(value).__name__} does not travel between processes")
+
+    def _value(self, code: int, data: bytes) -> Any:
+        if code == ARRAY:
+            dtype, shape, content = msgpack.unpackb(data)
+            return np.frombuffer(bytearray(content), dtype).reshape(shape)
+        content = self.decode(data)
+        if code == TUPLE:
+            return tuple(content)
+        name, fields = content
+        return self._records[name](*fields)
 
 
 class ClosedError(ConnectionError):
@@ -30,18 +79,13 @@ class Link:
       codec: of both.
       name: of the other process.
       patience_s: a call that moves no byte for so long fails.
-
-    Attributes:
-      heard: when a byte last came from it (`time.monotonic`).
-      place: how many places of the program it has come to, as far as it has said (see `Team.arrive`).
-      flag: what it last said of its flag (see `Team.flagged`).
     """
 
     def __init__(self, connection: socket.socket, codec: Codec, name: str, patience_s: float):
         self.name = name
-        self.heard = time.monotonic()
-        self.place = 0
-        self.flag = False
+        self.heard = time.monotonic()  # when a byte last came from it
+        self.place = 0  # places of the program that it has come to, as far as it has said (see `Team.arrive`)
+        self.flag = False  # what it last said of its flag (see `Team.flagged`)
         self._socket = connection
         self._codec = codec
         self._sending = threading.Lock()
@@ -53,11 +97,7 @@ class Link:
         return Link(self._socket, codec, name, patience_s)
 
     def send(self, topic: str, value: Any = None) -> None:
-        """Sends a message.
-
-        Raises:
-          ClosedError: the other side is gone, or takes nothing.
-        """
+        """Sends a message. Raises ClosedError: the other side is gone, or takes nothing."""
         self.send_encoded(self._codec.encode([topic, value]))
 
     def send_encoded(self, data: bytes) -> None:

@@ -20,9 +20,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
-from isocompute_jax.distributed.link import ClosedError, Link
+from isocompute_jax.distributed.link import ClosedError, Codec, Link
 from isocompute_jax.distributed.team import Team
 from isocompute_jax.records.errors import InputError, RunError
 
@@ -41,19 +40,12 @@ WAITS = "process 0 is not reached at --coordinator=%s yet (%s), for %.0f s; give
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What a process says of itself.
+    """What a process says of itself."""
 
-    Attributes:
-      index: its number.
-      count: how many processes it was told of.
-      name: what messages call it.
-      facts: what must be the same in all: a word for each kind (`code`, `version`, `config`), and in it the names of
-        things and what they are.
-    """
-
-    index: int
-    count: int
-    name: str
+    index: int  # its number
+    count: int  # how many processes it was told of
+    name: str  # what messages call it
+    # What must be the same in all: for each kind (`code`, `version`, `config`) the names of things and what they are.
     facts: Mapping[str, Mapping[str, Any]]
 
 
@@ -74,14 +66,7 @@ def source_digest() -> str:
 
 
 def meet(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s: float) -> Team:
-    """The team of all processes, once they are there and agree.
-
-    Args:
-      place: of this process, among several.
-      mine: what it says of itself.
-      codec: of the team.
-      start_s: longest wait for the others.
-      stall_s: as in `Team`.
+    """The team of all processes, once they are there and agree; the others are waited for `start_s` at most.
 
     Raises:
       InputError: they are not of one run, or the address or the port above it cannot be listened at; in all that

@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
+from isocompute_jax.distributed.link import Codec
 from isocompute_jax.distributed.meeting import about, meet, split
 from isocompute_jax.distributed.team import Team, alone
 from isocompute_jax.records.errors import BAD_INPUT, FAILED, INTERRUPTED, InputError, RunError

@@ -27,8 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from isocompute_jax.distributed.codec import Codec
-from isocompute_jax.distributed.link import ClosedError, Link
+from isocompute_jax.distributed.link import ClosedError, Codec, Link
 from isocompute_jax.records.errors import FAILED, InputError, Interrupted, RunError
 from isocompute_jax.records.printing import say
 

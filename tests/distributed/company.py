@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from isocompute_jax.distributed import link
-from isocompute_jax.distributed.codec import Codec
+from isocompute_jax.distributed.link import Codec
 from isocompute_jax.distributed.team import Team
 
 SOON = 10.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from isocompute_jax.distributed.codec import Codec
+from isocompute_jax.distributed.link import Codec
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 CODEC = Codec([RolloutGroup, Completion])

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from isocompute_jax.distributed import meeting
-from isocompute_jax.distributed.codec import Codec
 from isocompute_jax.distributed.environment import Place
+from isocompute_jax.distributed.link import Codec
 from isocompute_jax.records.errors import InputError, RunError
 from tests.launch.processes import free_ports, wait_until
 

@@ -7,7 +7,7 @@ import pytest
 from isocompute_jax.records import tokens
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.server.settings import ServerConfig
+from isocompute_jax.service.server.server import ServerConfig
 from isocompute_jax.tasks import RewardConfig
 from isocompute_jax.tasks.graders.service import Service
 

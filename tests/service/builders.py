@@ -15,12 +15,10 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.refusal import PUSHBACK
+from isocompute_jax.service.proto.terms import PUSHBACK
 from isocompute_jax.service.server.refusals import SERVICE
-from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.settings import ServerConfig
-from isocompute_jax.service.weights.files import WeightFile, file_layout
-from isocompute_jax.service.weights.receive import PREFIX
+from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.weights.files import STAGING, WeightFile, file_layout
 
 TENSORS = (
     TensorSpec("embed", "bfloat16", (6, 4)),
@@ -35,9 +33,10 @@ LIMIT_S = 20.0
 class Probe(SimulatedEngine):
     """The simulated engine, with its doings to be looked at and waited for."""
 
-    def __init__(self, tensors: Sequence[TensorSpec] = TENSORS, **settings):
+    def __init__(self, tensors: Sequence[TensorSpec] = TENSORS, *, frozen: bool = False, **settings):
         defaults: dict[str, Any] = {"tokens_per_s": 1e6}
         super().__init__(tuple(tensors), **(defaults | settings))
+        self.frozen = frozen
         self.started = asyncio.Semaphore(0)
         self.open = 0
         self.closed = asyncio.Condition()
@@ -133,6 +132,21 @@ def run(test) -> None:
     asyncio.run(asyncio.wait_for(test, LIMIT_S))
 
 
+async def begun(client: Client, engine: Probe, names: Sequence[str] = "g", **fields) -> list[asyncio.Task]:
+    """Groups of these names, once the engine draws them."""
+    tasks = [asyncio.create_task(client.sample(group_id=name, **fields)) for name in names]
+    for _ in tasks:
+        await engine.started.acquire()
+    return tasks
+
+
+def token_file(path: pathlib.Path, token: str) -> str:
+    """A token in a file that this user alone may read; the file's name."""
+    path.touch(mode=0o600)
+    path.write_text(token)
+    return str(path)
+
+
 def request(**fields) -> pb.SampleRequest:
     """A request that is right, but for `fields`."""
     return pb.SampleRequest(**({"group_id": "g", "problem_id": "p", "prompt_tokens": [1, 2], "group_size": 2} | fields))
@@ -140,10 +154,9 @@ def request(**fields) -> pb.SampleRequest:
 
 def secured(directory: pathlib.Path, token: str) -> dict[str, Any]:
     """Settings of a server (see `serving`) with a token, a folder of weights, and messages of at most a MiB."""
-    (directory / "token").write_text(token)
-    (directory / "token").chmod(0o600)
     (directory / "weights").mkdir()
-    return {"weights_dir": directory / "weights", "token_file": str(directory / "token"), "max_message_mib": 1}
+    file = token_file(directory / "token", token)
+    return {"weights_dir": directory / "weights", "token_file": file, "max_message_mib": 1}
 
 
 def pushback_ms(error: grpc.RpcError) -> int:
@@ -240,4 +253,4 @@ async def serves(engine, client, values, version, group="check") -> None:
 
 def staged(directory) -> list[str]:
     """The files in which a server puts weights together."""
-    return [str(file) for folder in directory.glob(f"{PREFIX}*") for file in folder.iterdir()]
+    return [str(file) for folder in directory.glob(f"{STAGING}*") for file in folder.iterdir()]

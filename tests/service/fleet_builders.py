@@ -16,14 +16,13 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.model import ModelConfig, hf_boxes, hf_tensor_shapes
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.connection import Endpoint, update_calls
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.sender import InFlight
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.settings import ServerConfig
-from isocompute_jax.service.weights.send import Outbox, Push
+from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.weights.files import Outbox
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = tiny_config(vocab_size=32)
@@ -78,6 +77,11 @@ class Live:
             return await result if asyncio.iscoroutine(result) else result
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result()
+
+    @property
+    def groups(self) -> int:
+        """Groups in it now."""
+        return self.do(lambda: len(self.server.servicer.groups))
 
     def stop(self) -> None:
         """Ends it, running calls too."""
@@ -165,14 +169,13 @@ def until_used(sampler: RemoteSampler, server: Live) -> None:
 def give_weights(server: Live, directory, *, session: str) -> None:
     """What a learner does that is then gone without a word."""
     outbox = Outbox(str(directory), run=session, tensors=tensors(), whole=True)
-    push = Push(
-        outbox.write(hf_boxes(CONFIG, params()), version=1), session, pb.IN_FLIGHT_ABORT, shared=False, streams=1
-    )
+    parcel = outbox.write(hf_boxes(CONFIG, params()), version=1)
+    calls = update_calls(parcel, session=session, in_flight=pb.IN_FLIGHT_ABORT, shared=False, streams=1)
 
     async def call() -> None:
         endpoint = Endpoint(server.address, ServiceConfig())
         try:
-            await endpoint.push(push, sent=lambda: None)
+            await endpoint.push(calls, sent=lambda: None)
         finally:
             await endpoint.close()
 

@@ -17,7 +17,7 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.base import HalfTakenError
 from isocompute_jax.service.weights.files import WeightFile
-from isocompute_jax.service.weights.nccl import Opening, TransferError
+from isocompute_jax.service.weights.nccl import TransferError
 from tests.service.nccl_wire import Rank, path_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -49,17 +49,17 @@ class ReceivingSimulated(SimulatedEngine):
         self.do = do
         self._join_s, self._receive_s = join_s, receive_s
         self._ranks: list[Rank] = []
-        self._opening: Opening | None = None
+        self._buckets: tuple[tuple[TensorSpec, ...], ...] | None = None
         self.opened = self.received = self.half_taken = 0
         self.files: list[WeightFile] = []
         self.tensors_of_ranks: list[dict[str, np.ndarray]] = []
 
-    async def open_transfer(self, opening: Opening) -> None:
+    async def open_transfer(self, unique_id: bytes, buckets) -> None:
         self._leave()
         if self.do == "absent":
             await asyncio.sleep(self._join_s)
             raise TransferError("the learner did not come")
-        path = path_of(opening.unique_id)
+        path = path_of(unique_id)
 
         def join(rank: int) -> Rank:
             member = Rank(path, rank, self._join_s)
@@ -67,23 +67,23 @@ class ReceivingSimulated(SimulatedEngine):
             member.wait_at_most(self._receive_s)
             return member
 
-        with concurrent.futures.ThreadPoolExecutor(opening.world - 1) as pool:
-            joined = [pool.submit(join, rank) for rank in range(1, opening.world)]
+        with concurrent.futures.ThreadPoolExecutor(self.facts.devices) as pool:
+            joined = [pool.submit(join, 1 + rank) for rank in range(self.facts.devices)]
             await asyncio.to_thread(concurrent.futures.wait, joined)
         try:
             self._ranks = [each.result() for each in joined]
         except OSError as error:
             raise TransferError(str(error)) from error
-        self._opening = opening
+        self._buckets = buckets
         self.opened += 1
 
     async def take_sent_weights(self, receiving, *, version: int, recompute: bool) -> float:
-        assert self._opening is not None
+        assert self._buckets is not None
         try:
             await receiving()
             found: list[dict[str, np.ndarray]] = [{} for _ in self._ranks]
-            for number, bucket in enumerate(self._opening.buckets):
-                if number == len(self._opening.buckets) // 2:
+            for number, bucket in enumerate(self._buckets):
+                if number == len(self._buckets) // 2:
                     self._misbehave()
                 for each, data in zip(found, await asyncio.to_thread(self._receive, bucket), strict=True):
                     each |= _tensors(bucket, data)

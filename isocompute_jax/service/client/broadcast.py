@@ -22,13 +22,13 @@ from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.hf_layout import boxes_of_layout
 from isocompute_jax.model.hf_packs import Bucket
 from isocompute_jax.records.errors import CONFIG, InputError
-from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.connection import Endpoint, reason_of
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.weights import nccl
+from isocompute_jax.service.weights.files import Outbox, Parcel
 from isocompute_jax.service.weights.nccl import RECEIVING, TransferError
-from isocompute_jax.service.weights.send import Outbox, Parcel
 
 if TYPE_CHECKING:  # it imports this
     from isocompute_jax.service.client.member import Member
@@ -64,22 +64,10 @@ class ServerLink:
         self.communicator.abort()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Refusal:
-    """A server that was not to be sent weights by NCCL; what it is sent until some time, if it is not started again."""
-
-    incarnation: str
-    until: float
-    wait_s: float
-
-
 class ServerLinks:
     """Those of a learner, kept between updates; used on one event loop.
 
-    Args:
-      libraries: NCCL's.
-      buckets: what is broadcast in every update.
-      device: of rank 0, this process's first in the mesh.
+    `buckets` are what is broadcast in every update, `device` is rank 0's: this process's first in the mesh.
     """
 
     def __init__(self, libraries: nccl.Nccl, buckets: Sequence[Bucket], device: Any):
@@ -88,7 +76,9 @@ class ServerLinks:
         self._tensors = convert.tensors_to_messages(tensor for bucket in buckets for tensor in bucket.tensors)
         self._counts = [len(bucket.tensors) for bucket in buckets]
         self._links: dict[str, ServerLink] = {}
-        self._refusals: dict[str, _Refusal] = {}
+        # By the incarnation of a server, which another start of it does not share: it is sent files until then, and for
+        # so long, in seconds.
+        self._files_until: dict[str, tuple[float, float]] = {}
 
     async def prepare(self, members: Sequence[Member]) -> dict[str, ServerLink]:
         """The links to some servers, by address; those that cannot have one are left out, and the reason is said.
@@ -103,8 +93,13 @@ class ServerLinks:
                 self._refuse(target, link.incarnation, link.failed)
                 del self._links[target]
             else:
-                self._refusals.pop(target, None)
-        wanted = [each for each in members if each.target not in self._links and self._may_try(each)]
+                self._files_until.pop(link.incarnation, None)
+        now = time.monotonic()
+        wanted = [
+            each
+            for each in members
+            if each.target not in self._links and now >= self._files_until.get(each.status.incarnation, (0.0, 0.0))[0]
+        ]
         await asyncio.gather(*map(self._join, wanted))
         return {target: self._links[target] for target in here if target in self._links}
 
@@ -114,18 +109,11 @@ class ServerLinks:
             link.communicator.abort()
         self._links.clear()
 
-    def _may_try(self, member: Member) -> bool:
-        refusal = self._refusals.get(member.target)
-        if refusal is None or refusal.incarnation != member.status.incarnation:
-            return True
-        return time.monotonic() >= refusal.until
-
     def _refuse(self, target: str, incarnation: str, why: str) -> None:
-        """Remembers that a server is to be sent files, and for how long."""
-        before = self._refusals.get(target)
-        doubled = before.wait_s * 2 if before is not None and before.incarnation == incarnation else FIRST_WAIT_S
-        wait_s = min(doubled, LONGEST_WAIT_S)
-        self._refusals[target] = _Refusal(incarnation, time.monotonic() + wait_s, wait_s)
+        """Remembers that a server is to be sent files, each time for twice as long."""
+        _, before_s = self._files_until.get(incarnation, (0.0, FIRST_WAIT_S / 2))
+        wait_s = min(2 * before_s, LONGEST_WAIT_S)
+        self._files_until[incarnation] = time.monotonic() + wait_s, wait_s
         LOG.warning("sampler %s is sent no weights by NCCL for %.0f s, but files: %s", target, wait_s, why)
 
     async def _join(self, member: Member) -> None:
@@ -135,8 +123,8 @@ class ServerLinks:
             self._check_version(status)
             link = await self._joined(member)
         except (TransferError, grpc.aio.AioRpcError, TimeoutError) as error:
-            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            self._refuse(member.target, status.incarnation, details or f"its ranks did not come within {JOIN_S:g} s")
+            reason = reason_of(error) or f"its ranks did not come within {JOIN_S:g} s"
+            self._refuse(member.target, status.incarnation, reason)
             return
         self._links[member.target] = link
         seconds = time.monotonic() - began
@@ -265,7 +253,7 @@ class Round:
             sent()
             await replied
         except BaseException as error:
-            link.fail(_reason(error))
+            link.fail(reason_of(error) or "the push was given up")
             raise
         finally:
             replied.cancel()
@@ -313,11 +301,7 @@ class KeptWeights:
         self._file: asyncio.Future[Parcel] | None = None
 
     async def laid_down(self) -> Parcel:
-        """The same in a file, written when it is first asked for.
-
-        Raises:
-          RunError: there is no room for it.
-        """
+        """The same in a file, written when it is first asked for. Raises RunError: there is no room for it."""
         if self._file is None:
             boxes = boxes_of_layout(self._config, self.leaves)
             self._file = asyncio.ensure_future(asyncio.to_thread(self._outbox.write, boxes, version=self.version))
@@ -362,9 +346,3 @@ async def _messages(header: pb.WeightsHeader, device: pb.DeviceWeights) -> Async
         pb.UpdateWeightsRequest(end=pb.WeightsEnd()),
     ):
         yield part.SerializeToString()
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or str(error.code())
-    return str(error) or "the push was given up"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
+import xxhash
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
+from isocompute_jax.records.tensors import Box
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto import sampler_pb2_grpc
-from isocompute_jax.service.weights.send import Push
+from isocompute_jax.service.weights.files import Parcel
 
 UPDATE_WEIGHTS = f"/{pb.DESCRIPTOR.services_by_name['Sampler'].full_name}/UpdateWeights"
+
+CHUNK_BYTES = 1 << 20
+"""Of streamed weights: smaller chunks cost more calls, larger ones no longer fit the processor's cache."""
 
 OPTIONS: list[tuple[str, int]] = [
     # What servers send is limited by what they were asked for.
@@ -45,16 +50,13 @@ class Endpoint:
       target: `host:port` or `unix:PATH`.
       service: certificates and token.
 
-    Attributes:
-      cannot_read: it was sent weights as a file, and could not read it.
-
     Raises:
       InputError: a file of `service` cannot be read.
     """
 
     def __init__(self, target: str, service: ServiceConfig):
         self.target = target
-        self.cannot_read = False
+        self.cannot_read = False  # it was sent weights as a file, and could not read it
         self._credentials = credentials(service)
         token = service.token()
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -65,13 +67,9 @@ class Endpoint:
     async def status(
         self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
     ) -> pb.StatusReply:
-        """What the server serves and how busy it is.
+        """What the server serves and how busy it is; with `tensors` the model's tensors too. The timeout is in seconds.
 
-        Args:
-          timeout: in seconds.
-          tensors: list the model's tensors too.
-          session: who asks; while the one whose weights serve keeps asking, others keep away.
-          release: it is the last time.
+        `session` is who asks: while the one whose weights serve keeps asking, others keep away; `release` ends that.
         """
         return await self._stub.Status(
             pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
@@ -81,35 +79,35 @@ class Endpoint:
         """Samples a group: iterate over the call for `SampleReply`s, as completions finish; `cancel()` ends it."""
         return self._stub.Sample(request)
 
-    async def push(self, push: Push, *, sent: Callable[[], None]) -> pb.UpdateWeightsReply:
+    async def push(self, calls: Sequence[Iterator[bytes]], *, sent: Callable[[], None]) -> pb.UpdateWeightsReply:
         """Sends weights, and returns when the server samples with them.
 
         Args:
-          push: what, and how.
+          calls: the messages of each, as of `update_calls`; each has a connection of its own.
           sent: called after every message, as a sign of progress.
         """
-        while len(self._push_channels) < push.calls:
+        while len(self._push_channels) < len(calls):
             self._push_channels.append(self._connect())
-        calls = [
-            channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
-                # The server answers, or nothing would be pushed; but this connection may still think that it is down.
-                _reporting(push.messages(i), sent),
-                metadata=self._metadata,
-                wait_for_ready=True,
-            )
-            for i, channel in enumerate(self._push_channels[: push.calls])
+        channels = self._push_channels[: len(calls)]
+        running = [
+            self._update(channel, _reporting(messages, sent)) for channel, messages in zip(channels, calls, strict=True)
         ]
         try:
-            return (await asyncio.gather(*calls))[0]
+            return (await asyncio.gather(*running))[0]
         finally:
-            for call in calls:
+            for call in running:
                 call.cancel()
 
     def push_messages(self, messages: AsyncIterator[bytes]) -> grpc.aio.StreamUnaryCall:
         """One call that tells the server of weights which come to it by another way; see `push`."""
-        return self._channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)(
-            messages, metadata=self._metadata, wait_for_ready=True
-        )
+        return self._update(self._channel, messages)
+
+    def _update(
+        self, channel: grpc.aio.Channel, messages: Iterator[bytes] | AsyncIterator[bytes]
+    ) -> grpc.aio.StreamUnaryCall:
+        # The server answers, or nothing would be pushed; but this connection may still think that it is down.
+        method = channel.stream_unary(UPDATE_WEIGHTS, None, pb.UpdateWeightsReply.FromString)
+        return method(messages, metadata=self._metadata, wait_for_ready=True)
 
     async def open_transfer(self, request: pb.OpenTransferRequest, *, timeout: float) -> None:
         """Makes the server's ranks members of a communicator; returns when all of its members are there."""
@@ -129,6 +127,85 @@ class Endpoint:
         if self._credentials is None:
             return grpc.aio.insecure_channel(self.target, OPTIONS)
         return grpc.aio.secure_channel(self.target, self._credentials, OPTIONS)
+
+
+def update_calls(
+    parcel: Parcel,
+    *,
+    session: str,
+    in_flight: pb.InFlight,
+    shared: bool,
+    streams: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> list[Iterator[bytes]]:
+    """The messages of this host's `UpdateWeights` calls, serialised, each from its header to its end.
+
+    Senders are numbered over all learner hosts: host h of H with s calls each has the numbers h * s .. h * s + s - 1 of
+    H * s. All hosts make the same number of calls, whichever way each of them sends: one that sends a manifest while
+    others stream fills its other calls with nothing.
+
+    Args:
+      parcel: this host's share.
+      session: names the learner.
+      in_flight: what becomes of groups that are being sampled.
+      shared: by a manifest of the parcel's file; else in chunks.
+      streams: parallel calls of streamed weights.
+      process_index: this learner host.
+      process_count: learner hosts.
+    """
+    index = {tensor.name: i for i, tensor in enumerate(parcel.tensors)}
+    count = 1 if shared and process_count == 1 else streams
+
+    def messages(call: int) -> Iterator[bytes]:
+        header = pb.WeightsHeader(
+            session=session,
+            version=parcel.version,
+            tensors=convert.tensors_to_messages(parcel.tensors),
+            in_flight=in_flight,
+            sender=process_index * count + call,
+            senders=process_count * count,
+        )
+        yield pb.UpdateWeightsRequest(header=header).SerializeToString()
+        sent = 0
+        if shared and call == 0:
+            sent = sum(box.nbytes for box in parcel.boxes)
+            yield pb.UpdateWeightsRequest(manifest=_manifest(parcel, index)).SerializeToString()
+        elif not shared:
+            chunks = _chunks(parcel)  # each call sends consecutive ones, so that it reads the file in order
+            for box, start in chunks[len(chunks) * call // count : len(chunks) * (call + 1) // count]:
+                data = parcel.data[start : start + box.nbytes]
+                sent += len(data)
+                checksum = xxhash.xxh3_64_intdigest(data)
+                yield convert.write_chunk(convert.box_to_message(box, index), data, checksum)
+        yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
+
+    return [messages(call) for call in range(count)]
+
+
+def _manifest(parcel: Parcel, index: Mapping[str, int]) -> pb.Manifest:
+    """Names a parcel's file; `index` is that of each tensor in the header."""
+    return pb.Manifest(
+        path=parcel.path,
+        size=len(parcel.data),
+        checksum=parcel.checksum,
+        boxes=[convert.box_to_message(box, index) for box in parcel.boxes],
+        starts=parcel.starts,
+    )
+
+
+def _chunks(parcel: Parcel) -> list[tuple[Box, int]]:
+    """The boxes of a parcel, cut to at most `CHUNK_BYTES` each, and the byte of its file at which each begins."""
+    return [
+        (chunk, start + inside)
+        for box, start in zip(parcel.boxes, parcel.starts, strict=True)
+        for chunk, inside in box.cut(CHUNK_BYTES)
+    ]
+
+
+def reason_of(error: BaseException) -> str:
+    """What a server said when it refused a call, or what else went wrong with one."""
+    return error.details() or str(error.code()) if isinstance(error, grpc.aio.AioRpcError) else str(error)
 
 
 def tls_faults() -> tuple[tuple[str, str], ...]:

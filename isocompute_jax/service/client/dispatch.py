@@ -22,14 +22,14 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.service.client.broadcast import KeptWeights, ServerLinks
+from isocompute_jax.service.client.connection import reason_of
 from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
-from isocompute_jax.service.client.member import Member, Needs
-from isocompute_jax.service.client.orders import Orders
-from isocompute_jax.service.client.sender import InFlight, Sender, Weights
+from isocompute_jax.service.client.member import Member, lack
+from isocompute_jax.service.client.sender import InFlight, Orders, Sender, Weights
 from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.refusal import PUSHBACK
+from isocompute_jax.service.proto.terms import PUSHBACK
 
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
@@ -53,20 +53,11 @@ class Dispatcher:
     """Sends groups to members and delivers what comes back; made and used on one running event loop.
 
     Args:
-      service: the fleet's settings.
+      service, in_flight, routing, turn_tokens, team: as of `fleet.RemoteSampler`.
       sender: brings weights to servers.
-      in_flight: what becomes of groups that are being sampled when weights change.
       vocab_size: V.
-      routing: whether the learner needs the experts that tokens went to.
-      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
-      team: the learner hosts.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
-
-    Attributes:
-      failure: what ended the run, or None.
-      redrawn_rollouts: rollouts that were asked for again, because the call that should have brought them was lost.
-      redrawn_tokens: tokens of these that had arrived.
     """
 
     def __init__(
@@ -82,9 +73,9 @@ class Dispatcher:
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
-        self.failure: Exception | None = None
-        self.redrawn_rollouts = 0
-        self.redrawn_tokens = 0
+        self.failure: Exception | None = None  # what ended the run
+        self.redrawn_rollouts = 0  # asked for again, because the call that should have brought them was lost
+        self.redrawn_tokens = 0  # of these, as far as they had arrived
         self._service = service
         self._session = sender.session
         self._in_flight = in_flight
@@ -104,7 +95,12 @@ class Dispatcher:
             Member,
             service=service,
             sender=sender,
-            needs=Needs(routing, turn_tokens, in_flight in ("continue", "recompute")),
+            lack=functools.partial(
+                lack,
+                routing=routing,
+                turn_tokens=turn_tokens,
+                token_versions=in_flight in ("continue", "recompute"),
+            ),
             changed=self._on_change,
             fail=self._fail,
         )
@@ -321,7 +317,7 @@ class Dispatcher:
     def _on_lost(self, member: Member, group: PendingGroup, error: BaseException) -> None:
         """Queues a lost group again, before all others; or ends the run."""
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-        reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        reason = reason_of(error)
         pushback = _pushback_s(error)
         if code in FATAL:
             self._fail(InputError(f"sampler {member.target} refuses the group {group}: {reason}"))
@@ -392,27 +388,16 @@ class BadReplyError(Exception):
 
 @dataclasses.dataclass(eq=False)
 class PendingGroup:
-    """A group on its way.
-
-    Attributes:
-      request: what is asked for.
-      lane: where it is delivered.
-      number: tells groups of one fleet apart.
-      attempts: calls that were made for it.
-      bad_replies: of those, how many brought what was not asked for.
-      losses: how many were lost on a server that lived on.
-      finished: rollouts of the present call that are there, by index.
-      tokens: of these.
-    """
+    """A group on its way."""
 
     request: SampleRequest
-    lane: str
-    number: int
-    attempts: int = 0
-    bad_replies: int = 0
-    losses: int = 0
-    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)
-    tokens: int = 0
+    lane: str  # where it is delivered
+    number: int  # tells groups of one fleet apart
+    attempts: int = 0  # calls that were made for it
+    bad_replies: int = 0  # of those, how many brought what was not asked for
+    losses: int = 0  # and how many were lost on a server that lived on
+    finished: dict[int, Completion] = dataclasses.field(default_factory=dict)  # rollouts of the present call, by index
+    tokens: int = 0  # of these
 
     def __str__(self) -> str:
         return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
@@ -428,12 +413,8 @@ class PendingGroup:
     ) -> None:
         """Checks one finished rollout and keeps it.
 
-        Args:
-          message: as it came.
-          vocab_size: V.
-          version: the only one that its tokens may have; None where they may have others.
-          newest: of the weights that there are.
-          one_version: whether all its tokens must have the same.
+        Its tokens may have the `version` alone, or where that is None any up to the `newest` that there is; with
+        `one_version` all have the same.
 
         Raises:
           BadReplyError: it is not what was asked for.

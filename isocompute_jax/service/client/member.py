@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -13,14 +12,12 @@ import grpc
 
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
-from isocompute_jax.service.client.connection import Endpoint, why
+from isocompute_jax.service.client.connection import Endpoint, reason_of, why
 from isocompute_jax.service.client.health import MemberHealth, Meter
-from isocompute_jax.service.client.orders import ShareLostError
-from isocompute_jax.service.client.sender import Sender, Weights
+from isocompute_jax.service.client.sender import Sender, ShareLostError, Weights
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.names import same_run
-from isocompute_jax.service.proto.refusal import NOT_FINITE
+from isocompute_jax.service.proto.terms import NOT_FINITE, same_run
 
 MAX_TAKEOVERS = 3
 TAKEOVER_WINDOW_S = 600.0
@@ -55,40 +52,32 @@ def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Needs:
-    """What a run needs of a server.
+def lack(status: pb.StatusReply, *, routing: bool, turn_tokens: int, token_versions: bool) -> str:
+    """What the run needs and the server cannot do, and the remedy; empty for nothing.
 
-    Attributes:
-      routing: the experts that tokens went to.
+    Args:
+      status: the server's answer.
+      routing: the run needs the experts that tokens went to.
       turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
-      token_versions: which weights drew each token, where these change while it is drawn.
+      token_versions: it needs to know which weights drew each token, as these change while one is drawn.
     """
-
-    routing: bool
-    turn_tokens: int
-    token_versions: bool
-
-
-def lack(status: pb.StatusReply, needs: Needs) -> str:
-    """What the run needs and the server cannot do, and the remedy; empty for nothing."""
-    if needs.routing and not status.routing:
+    if routing and not status.routing:
         return (
             f"does not say which experts it chose, and {CONFIG.loss.routing} asks for them: start it with --routing, "
             f"which the engine jax has, or set {CONFIG.loss.routing} to 'own'"
         )
-    if needs.turn_tokens and not status.turns:
+    if turn_tokens and not status.turns:
         return (
             f"is of a release that draws no rollout in turns, as {CONFIG.sampling.thinking} and {CONFIG.sampling.tool} "
             "need it: start servers of this release"
         )
-    if needs.turn_tokens > status.limits.max_model_len:
+    if turn_tokens > status.limits.max_model_len:
         return (
-            f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to "
-            f"{needs.turn_tokens} ({CONFIG.sampling.max_prompt_tokens} and {CONFIG.sampling.max_tokens}): start it "
-            f"with --max_model_len={needs.turn_tokens}, or lower one of the two"
+            f"holds {status.limits.max_model_len} tokens, and rollouts drawn in turns have up to {turn_tokens} "
+            f"({CONFIG.sampling.max_prompt_tokens} and {CONFIG.sampling.max_tokens}): start it with "
+            f"--max_model_len={turn_tokens}, or lower one of the two"
         )
-    if needs.token_versions and status.no_token_versions:
+    if token_versions and status.no_token_versions:
         return (
             f"runs {status.engine} {status.engine_version}, which does not say which weights drew each token, and "
             f"{CONFIG.asynchrony}='in_flight' needs that: set it to 'boundary' or 'phases', or start servers with a "
@@ -98,28 +87,13 @@ def lack(status: pb.StatusReply, needs: Needs) -> str:
 
 
 class Member:
-    """An endpoint, watched. All attributes but `suspect` and `unlisted` are to be read only.
+    """An endpoint, watched. Others read its attributes, and set `suspect` and `unlisted` alone.
 
     Args:
-      target: `host:port` or `unix:PATH`.
-      service: the fleet's settings.
-      sender: brings weights to it.
-      needs: what the run needs of a server.
+      target, service, sender: its address, the fleet's settings, and what brings weights to it.
+      lack: says of its status what the run needs and it cannot do; empty for nothing.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
-
-    Attributes:
-      up: it answers and makes progress.
-      weights: the parcel that it is known to serve.
-      failing: the last push to it failed.
-      suspect: a group was lost on it; nothing is sent to it before it has answered again.
-      error: why it is not up.
-      down_since: since when (`time.monotonic`).
-      answered_once: whether the first answer, or its absence, is known.
-      tasks: the groups that it samples, by what waits for them: task -> rollouts.
-      meter: what its devices have cost so far.
-      unlisted: it was taken off the list of endpoints.
-      status: its last answer.
     """
 
     def __init__(
@@ -128,33 +102,33 @@ class Member:
         service: ServiceConfig,
         sender: Sender,
         *,
-        needs: Needs,
+        lack: Callable[[pb.StatusReply], str],
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
         self.endpoint = Endpoint(target, service)
         self.target = target
-        self.up = False
-        self.weights: Weights | None = None
-        self.failing = False
-        self.suspect = False
-        self.error = NOT_REACHED
+        self.status = pb.StatusReply()  # its last answer
+        self.answered_once = asyncio.Event()  # the first answer, or its absence, is known
+        self.up = False  # it answers and makes progress
+        self.error = NOT_REACHED  # why it is not up
         self.down_since = time.monotonic()
-        self.answered_once = asyncio.Event()
-        self.tasks: dict[asyncio.Task, int] = {}
-        self.load = 0
-        self.meter = Meter()
-        self.unlisted = False
+        self.unlisted = False  # it was taken off the list of endpoints
+        self.weights: Weights | None = None  # that it is known to serve
+        self.failing = False  # the last push to it failed
+        self.suspect = False  # a group was lost on it; nothing is sent to it before it has answered again
+        self.tasks: dict[asyncio.Task, int] = {}  # what waits for a group that it samples -> rollouts
+        self.load = 0  # rollouts of these
+        self.meter = Meter()  # what its devices have cost so far
         self._service = service
         self._sender = sender
-        self._needs = needs
+        self._lack = lack
         self._changed = changed
         self._fail = fail
         self._wanted: Weights | None = None
         self._sent: Weights | None = None
         self._push: asyncio.Task | None = None
         self._pushes = 0
-        self.status = pb.StatusReply()
         self._failures = 0
         self._last_warning = ""
         self._answered = self._progress = time.monotonic()
@@ -262,7 +236,7 @@ class Member:
             return
         now = time.monotonic()
         self._answered = now
-        if missing := lack(status, self._needs):
+        if missing := self._lack(status):
             self._fail(InputError(f"{self.target} {missing}"))
         if status.tokens_generated != self.status.tokens_generated:
             self._progress, self._stuck = now, 0
@@ -408,10 +382,10 @@ class Member:
             self._failures = 0
             self._announce(parcel)
             self._changed()
-        elif NOT_FINITE in (reason := _reason(error)):
+        elif NOT_FINITE in reason_of(error):
             message = (
-                f"{self.target} refuses the weights of version {parcel.version}: {reason}. Training has diverged: "
-                f"begin again from an earlier checkpoint, with a lower {CONFIG.optimizer.base_lr}"
+                f"{self.target} refuses the weights of version {parcel.version}: {reason_of(error)}. Training has "
+                f"diverged: begin again from an earlier checkpoint, with a lower {CONFIG.optimizer.base_lr}"
             )
             self._fail(RunError(message))
         elif isinstance(error, ShareLostError) and error.refused:
@@ -435,8 +409,3 @@ class Member:
         self.failing = True
         self._failures += 1
         self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
-
-
-def _reason(error: BaseException) -> str:
-    """What a server, or another learner host, said of weights that were not taken."""
-    return (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error)

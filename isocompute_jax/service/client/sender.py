@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NoReturn
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Literal, NoReturn
 
 import grpc
 
@@ -25,18 +27,21 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 from isocompute_jax.service.client import broadcast
 from isocompute_jax.service.client.broadcast import KeptWeights
-from isocompute_jax.service.client.connection import Endpoint
-from isocompute_jax.service.client.orders import Orders, OrderTaker
+from isocompute_jax.service.client.connection import Endpoint, reason_of, update_calls
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.names import host_id
-from isocompute_jax.service.proto.refusal import NOT_FINITE
+from isocompute_jax.service.proto.terms import NOT_FINITE, host_id
+from isocompute_jax.service.weights.files import Outbox, Parcel
 from isocompute_jax.service.weights.nccl import TransferError
-from isocompute_jax.service.weights.send import Outbox, Parcel, Push
 
 UNREADABLE = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
 """How a server refuses a manifest whose file it cannot read."""
+REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""A server takes nothing from this host, now or later."""
+ORDER, GIVE_UP, PROGRESS, DONE = "order", "give up order", "order goes on", "order done"
+"""Topics of the team's messages."""
+TELL_S = 1.0
 CLOSE_S = 15.0
 
 Weights = Parcel | KeptWeights
@@ -55,18 +60,7 @@ LOG = logging.getLogger(__name__)
 class Sender:
     """Lays down the weights of this host, its share of them where there are several, and brings them to servers.
 
-    Args:
-      service: the fleet's settings.
-      config: model shape; `config.dtype` is what weights travel in.
-      session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
-      start: names this start of the run, the same on all its hosts.
-      in_flight: what becomes of groups that are being sampled.
-      team: the learner hosts.
-
-    Attributes:
-      session: names this start of the learner.
-      libraries: NCCL's; None for the other ways.
-      orders: has the other hosts send their shares; process 0's fleet sets it where there are others.
+    Args are those of `fleet.RemoteSampler`.
 
     Raises:
       InputError: a field of `service` cannot work.
@@ -83,9 +77,9 @@ class Sender:
         in_flight: InFlight,
         team: Team,
     ):
-        self.session = f"{session}#{start}"
-        self.libraries = broadcast.libraries(service)
-        self.orders: Orders | None = None
+        self.session = f"{session}#{start}"  # of this start of the learner
+        self.libraries = broadcast.libraries(service)  # NCCL's; None for the other ways
+        self.orders: Orders | None = None  # has the other hosts send their shares; set by process 0's fleet
         self._service = service
         self._config = config
         self._in_flight = IN_FLIGHT[in_flight]
@@ -184,8 +178,7 @@ class Sender:
             await kept.round.push(endpoint, header, sent=sent)
             return True
         except (TransferError, grpc.aio.AioRpcError) as error:
-            why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-            LOG.warning("weights of version %d go to %s by file: %s", kept.version, endpoint.target, why)
+            LOG.warning("weights of version %d go to %s by file: %s", kept.version, endpoint.target, reason_of(error))
             return False
 
     async def _send_all_shares(
@@ -196,12 +189,12 @@ class Sender:
         if self.orders is None:
             await own
             return
-        order = endpoint.target, parcel.version, server_host
-        await self.orders.beside(own, self.orders.give(order, sent=sent))
+        theirs = self.orders.give(endpoint.target, parcel.version, server_host, sent=sent)
+        await self.orders.beside(own, theirs)
 
     async def _push(self, parcel: Parcel, endpoint: Endpoint, shared: bool, sent: Callable[[], None]) -> None:
-        push = Push(
-            parcel=parcel,
+        calls = update_calls(
+            parcel,
             session=self.session,
             in_flight=self._in_flight,
             shared=shared,
@@ -209,7 +202,82 @@ class Sender:
             process_index=self._team.index,
             process_count=self._team.count,
         )
-        await endpoint.push(push, sent=sent)
+        await endpoint.push(calls, sent=sent)
+
+
+class ShareLostError(Exception):
+    """Another host did not do its share; says which one, and why."""
+
+    def __init__(self, message: str, *, refused: bool = False):
+        super().__init__(message)
+        self.refused = refused  # a server takes nothing from that host
+
+
+class Orders:
+    """Process 0 has the other hosts send their shares. Made and used on one running event loop."""
+
+    def __init__(self, team: Team):
+        self.team = team
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count()
+        self._out: dict[int, tuple[set[int], asyncio.Future[None], Callable[[], None]]] = {}
+        team.on(DONE, lambda sender, value: _soon(self._loop, self._on_done, sender, *value))
+        team.on(PROGRESS, lambda sender, number: _soon(self._loop, self._on_progress, number))
+
+    async def give(self, target: str, version: int, server_host: str, *, sent: Callable[[], None]) -> None:
+        """Has every other host send its share to a server; they are to give it up when this is cancelled.
+
+        Args:
+          target: the server's address.
+          version: of the weights.
+          server_host: the host that the server runs on (`host_id`).
+          sent: called as a sign of progress.
+
+        Raises:
+          ShareLostError: one could not.
+        """
+        number = next(self._numbers)
+        done: asyncio.Future[None] = self._loop.create_future()
+        others = range(1, self.team.count)
+        self._out[number] = set(others), done, sent
+        for host in others:
+            self.team.send(host, ORDER, (number, target, version, server_host))
+        try:
+            await done
+        finally:
+            del self._out[number]
+            if done.cancelled() or done.exception() is not None:
+                self.team.send_all(GIVE_UP, number)
+
+    async def beside(self, own: Awaitable[Any], theirs: Awaitable[Any]) -> None:
+        """Waits for this host's share and those of the others; what goes wrong with one ends all.
+
+        Raises:
+          Exception: of whichever failed first.
+        """
+        both = {asyncio.ensure_future(own), asyncio.ensure_future(theirs)}
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    def _on_done(self, sender: int, number: int, error: str, refused: bool) -> None:
+        if number not in self._out:
+            return
+        missing, done, _ = self._out[number]
+        missing.discard(sender)
+        if error and not done.done():
+            done.set_exception(ShareLostError(f"{self.team.names[sender]}: {error}", refused=refused))
+        elif not missing and not done.done():
+            done.set_result(None)
+
+    def _on_progress(self, number: int) -> None:
+        if number in self._out:
+            self._out[number][2]()
 
 
 class ShareSender:
@@ -243,7 +311,9 @@ class ShareSender:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shares", daemon=True)
         self._thread.start()
-        self._order_taker = OrderTaker(team, self._loop, self._send)
+        self._obeying: dict[int, asyncio.Task[None]] = {}
+        team.on(ORDER, lambda sender, order: _soon(self._loop, self._on_order, *order))
+        team.on(GIVE_UP, lambda sender, number: _soon(self._loop, self._on_give_up, number))
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Takes this host's share of `params`; it is sent when process 0 says so.
@@ -278,7 +348,10 @@ class ShareSender:
         self._sender.close()
 
     async def _close(self) -> None:
-        await self._order_taker.close()
+        tasks = list(self._obeying.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
 
     async def _offer(self, weights: Weights) -> None:
@@ -294,9 +367,38 @@ class ShareSender:
             raise RunError(f"weights of version {version} are gone: those of a later version are laid down")
         return self._weights
 
-    async def _send(self, target: str, version: int, server_host: str, *, tell: Callable[[], None]) -> None:
-        """What process 0 orders."""
-        weights = await self._of_version(version)
-        if target not in self._endpoints:
-            self._endpoints[target] = Endpoint(target, self._service)
-        await self._sender.send_share(weights, self._endpoints[target], server_host, sent=tell)
+    def _on_order(self, number: int, target: str, version: int, server_host: str) -> None:
+        self._obeying[number] = self._loop.create_task(self._obey(number, target, version, server_host))
+
+    def _on_give_up(self, number: int) -> None:
+        task = self._obeying.pop(number, None)
+        if task is not None:
+            task.cancel()
+
+    async def _obey(self, number: int, target: str, version: int, server_host: str) -> None:
+        """Sends this host's share, and tells process 0 how that goes and how it ended."""
+        error, refused, last = "", False, 0.0
+
+        def tell() -> None:
+            nonlocal last
+            if time.monotonic() - last > TELL_S:
+                last = time.monotonic()
+                self._team.send(0, PROGRESS, number)
+
+        try:
+            weights = await self._of_version(version)
+            if target not in self._endpoints:
+                self._endpoints[target] = Endpoint(target, self._service)
+            await self._sender.send_share(weights, self._endpoints[target], server_host, sent=tell)
+        except grpc.aio.AioRpcError as failure:
+            error, refused = reason_of(failure), failure.code() in REFUSED
+        except Exception as failure:  # whatever it is, process 0 is to know
+            error = str(failure) if isinstance(failure, RunError) else repr(failure)
+        self._obeying.pop(number, None)
+        self._team.send(0, DONE, (number, error, refused))
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    """Calls it on a loop, unless that is closed: what other hosts still say at the end of a run matters to nobody."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)

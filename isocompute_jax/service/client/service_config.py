@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -19,63 +20,52 @@ FIELD = CONFIG.service.endpoints_file
 
 Stamp = tuple[int, int, int]
 
+_place = functools.partial(option, identity=False)
+"""Where and how servers are reached, which does not make two runs different."""
+
 
 @described
 @dataclasses.dataclass(frozen=True)
 class ServiceConfig:
     """The sampler service that a run samples from; without endpoints it samples in its own process."""
 
-    endpoints: str = option(
-        "", "`host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.", identity=False
-    )
-    endpoints_file: str = option(
+    endpoints: str = _place("", "`host:port,host:port`, or `unix:PATH`; empty samples in the learner's process.")
+    endpoints_file: str = _place(
         "",
         "In place of `endpoints`: a file with one a line, and # before comments, that is read again whenever it "
         "changes: servers join and leave the run.",
-        identity=False,
         later=True,
     )
-    token_file: str = option(
+    token_file: str = _place(
         "",
         "File that holds the token for weight updates; empty for that of the environment variable ISOCOMPUTE_TOKEN, if "
         "there is one.",
-        identity=False,
     )
-    ca_file: str = option(
-        "",
-        "PEM certificates of the authority that signed the servers'; given, connections use TLS.",
-        identity=False,
-    )
-    cert_file: str = option("", "PEM certificate of this client, for mutual TLS.", identity=False)
-    key_file: str = option("", "PEM key of this client.", identity=False)
-    push: Literal["auto", "nccl", "shared", "stream"] = option(
+    ca_file: str = _place("", "PEM certificates of the authority that signed the servers'; given, connections use TLS.")
+    cert_file: str = _place("", "PEM certificate of this client, for mutual TLS.")
+    key_file: str = _place("", "PEM key of this client.")
+    push: Literal["auto", "nccl", "shared", "stream"] = _place(
         "auto",
         "How weights travel: `shared` through files in `shared_dir`, `stream` in chunks over gRPC; `auto` shared where "
         "a server can read what the learner writes, streamed elsewhere. `nccl` sends them from the learner's GPUs to "
         "those of vLLM, and as `auto` does where that fails; no machine with GPUs has run it yet.",
-        identity=False,
     )
-    shared_dir: str = option(
+    shared_dir: str = _place(
         "/dev/shm",
         "/dev/shm, or a folder on shared storage that every server sees under this path. Streamed weights too are laid "
         "out here first: it needs room for two copies of what this host sends.",
-        identity=False,
     )
-    streams: int = option(2, "Parallel streams per endpoint of a streamed push.", low=1, identity=False)
+    streams: int = _place(2, "Parallel streams per endpoint of a streamed push.", low=1)
     recompute_cache: bool = option(
         False, "After an update in flight, keys and values are computed anew instead of kept (PipelineRL keeps)."
     )
-    stall_s: float = option(
+    stall_s: float = _place(
         60.0,
         "An endpoint that has work and draws no token, or does not answer, for so many seconds is taken out.",
         low=0.001,
-        identity=False,
     )
-    wait_s: float = option(
-        1800.0,
-        "With every endpoint gone, the run waits so many seconds; then it checkpoints and stops.",
-        low=0,
-        identity=False,
+    wait_s: float = _place(
+        1800.0, "With every endpoint gone, the run waits so many seconds; then it checkpoints and stops.", low=0
     )
 
     def __post_init__(self) -> None:
@@ -157,11 +147,7 @@ def check_target(target: str, where: str) -> None:
 
 
 class EndpointsFile:
-    """One endpoint a line; what follows a `#` is a comment. An empty list is one.
-
-    Args:
-      path: the file.
-    """
+    """One endpoint a line; what follows a `#` is a comment. An empty list is one."""
 
     def __init__(self, path: str):
         self.path = path

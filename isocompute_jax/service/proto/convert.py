@@ -94,11 +94,7 @@ def completions_to_replies(ready: Iterable[tuple[int, Completion]], max_bytes: i
 
 
 def message_to_completion(message: pb.Completion) -> Completion:
-    """One finished rollout.
-
-    Raises:
-      ValueError: its parts do not fit together.
-    """
+    """One finished rollout. Raises ValueError: its parts do not fit together."""
     length = len(message.tokens)
     spans = np.array([span.length for span in message.spans], np.int64)
     if length < 1 or len(message.logprobs) != length or spans.sum() != length:

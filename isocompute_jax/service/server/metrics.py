@@ -65,16 +65,7 @@ class _Total(Collector):
 
 
 class MetricsServer:
-    """Serves a registry in a thread of its own until it is closed.
-
-    Args:
-      registry: what is exported.
-      host, port: where.
-      tls: how; None without TLS.
-
-    Raises:
-      OSError: the address cannot be had.
-    """
+    """Serves a registry in a thread of its own until it is closed. Raises OSError: the address cannot be had."""
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, *, tls: ssl.SSLContext | None = None):
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -9,7 +9,7 @@ What callers chose (names, paths) is cut, and stands there without control chara
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import collections
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.convert import read_request
-from isocompute_jax.service.proto.refusal import Refusal
+from isocompute_jax.service.proto.terms import Refusal
 from isocompute_jax.service.server.engines.base import EngineError
 
 MAX_MESSAGE = 2000
@@ -141,29 +141,17 @@ def _reader(parse: Callable[[bytes], T]) -> Callable[[bytes], T | Refusal]:
     return read
 
 
-@dataclasses.dataclass
-class _Period:
-    """One kind's: lines that were written, lines that were not, and what ends it."""
-
-    written: int
-    end: asyncio.TimerHandle
-    left_out: int = 0
-
-
 class CallLog:
     """Writes lines with rate limits; used on one event loop."""
 
     def __init__(self):
-        self._periods: dict[str, _Period] = {}
+        self._lines: collections.Counter[str] = collections.Counter()  # of each kind in its period, left-out ones too
+        self._ends: dict[str, asyncio.TimerHandle] = {}
 
     def refused(self, method: str, code: grpc.StatusCode, peer: str, why: str) -> None:
-        """A call was not answered as it asked.
+        """A call was not answered as it asked; its caller at `peer` was told `why`.
 
-        Args:
-          method: the method's name; of one that is unknown not what the caller called it, for kinds are kept apart.
-          code: the status that it ended with.
-          peer: the caller's address.
-          why: the message that it got.
+        `method` is not what a caller called a method that is unknown: of each name so many lines would be written.
         """
         kind = f"{method} refused with {code.name}"
         self._write(kind, logging.WARNING, f"{kind}, from {quoted(peer)}: {quoted(why)}")
@@ -174,24 +162,21 @@ class CallLog:
 
     def close(self) -> None:
         """Says now what was left out."""
-        for kind in list(self._periods):
-            self._periods[kind].end.cancel()
+        for kind in list(self._ends):
+            self._ends[kind].cancel()
             self._ended(kind)
 
     def _write(self, kind: str, level: int, line: str) -> None:
-        period = self._periods.get(kind)
-        if period is None:
-            end = asyncio.get_running_loop().call_later(PERIOD_S, self._ended, kind)
-            period = self._periods[kind] = _Period(0, end)
-        if period.written < LINES:
-            period.written += 1
+        if kind not in self._ends:
+            self._ends[kind] = asyncio.get_running_loop().call_later(PERIOD_S, self._ended, kind)
+        self._lines[kind] += 1
+        if self._lines[kind] <= LINES:
             log.log(level, "%s", line)
-        else:
-            period.left_out += 1
 
     def _ended(self, kind: str) -> None:
-        left_out = self._periods.pop(kind).left_out
-        if left_out:
+        del self._ends[kind]
+        left_out = self._lines.pop(kind) - LINES
+        if left_out > 0:
             log.warning("%s: %d more within %.0f s, which are not written down one by one", kind, left_out, PERIOD_S)
 
 

@@ -6,44 +6,39 @@ import asyncio
 import collections
 import contextlib
 import hmac
+import itertools
 import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import grpc
 
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.names import host_id, same_run, shown
-from isocompute_jax.service.proto.refusal import PUSHBACK, Interruptible, Refusal, invalid
-from isocompute_jax.service.server.engines.base import Engine, EngineError, HalfTakenError, NotTakenError
-from isocompute_jax.service.server.groups import checked_request, gathered
+from isocompute_jax.service.proto.terms import Refusal, host_id, invalid, same_run, shown
+from isocompute_jax.service.server.engines.base import (
+    Engine,
+    EngineError,
+    HalfTakenError,
+    NotTakenError,
+    ReceivingEngine,
+)
+from isocompute_jax.service.server.groups import MOST_CANCELLED, Groups, checked_request, gathered
 from isocompute_jax.service.server.metrics import Metrics
 from isocompute_jax.service.server.refusals import CallLog
-from isocompute_jax.service.server.transfers import Transfers
-from isocompute_jax.service.weights.files import WeightFile
-from isocompute_jax.service.weights.nccl import RECEIVING, SentWeights
-from isocompute_jax.service.weights.receive import StagingArea, WeightUpdate, WeightUpdates
+from isocompute_jax.service.weights.check import listed_tensors
+from isocompute_jax.service.weights.files import StagingArea, WeightFile
+from isocompute_jax.service.weights.nccl import RECEIVING, UNIQUE_ID_BYTES, TransferError
+from isocompute_jax.service.weights.receive import WeightUpdate, WeightUpdates
 
 LEASE_S = 10.0
 """A learner that has not asked for the status for so long no longer holds the server."""
-MIN_PUSHBACK_S, MAX_PUSHBACK_S = 0.01, 10.0
 REMEMBERED = 64
 """Starts of runs that later ones have replaced."""
-MOST_CANCELLED = 1 << 16
 
 log = logging.getLogger(__name__)
-
-
-class _AdmittedGroup:
-    """A group that is in the server; `guest` is the address of a caller that is not the learner whose weights serve."""
-
-    def __init__(self, guest: str):
-        self.guest = guest
-        self.call = Interruptible()
-        self.running = False
 
 
 class Servicer(sampler_pb2_grpc.SamplerServicer):
@@ -54,14 +49,10 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
       area: where weights are put together.
       token: what `UpdateWeights` asks for; empty for nothing.
       wait_for_weights: serve only after the first update.
-      max_groups: groups that may be in the server at once.
-      max_client_groups: of these one address may have so many, but for the learner whose weights serve.
+      groups: those that are in the server; none yet.
       max_message_bytes: what the server was told to take; only reported.
       peer_timeout_s: longest wait for a sender of weights, and for a caller to read completions.
       changed: called when `serving` may have changed.
-
-    Attributes:
-      calls: what is written down of its calls.
     """
 
     def __init__(
@@ -71,21 +62,19 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         *,
         token: str,
         wait_for_weights: bool,
-        max_groups: int,
-        max_client_groups: int,
+        groups: Groups,
         max_message_bytes: int,
         peer_timeout_s: float,
         changed: Callable[[], Awaitable[None]],
     ):
         self._engine = engine
         self._token = token.encode()
-        self._max_groups = max_groups
-        self._max_client_groups = max_client_groups
+        self.groups = groups
         self._max_message_bytes = max_message_bytes
         self._peer_timeout_s = peer_timeout_s
         self._changed = changed
         self.calls = CallLog()
-        self._transfers = Transfers(engine)
+        self._transfer: int | None = None  # the communicator that the engine's ranks are members of
         self.updates = WeightUpdates(area, self._admit_weights, self._apply, peer_timeout_s=peer_timeout_s)
         self.metrics = Metrics()
         self.failure = ""
@@ -95,11 +84,8 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._session, self._version = "", 0
         self._replaced: collections.deque[str] = collections.deque(maxlen=REMEMBERED)
         self._asked = -math.inf
-        self._groups: dict[str, _AdmittedGroup] = {}
         self._open = asyncio.Event()
         self._open.set()
-        self._left = asyncio.Event()
-        self._pace = _Pace()
         self._incarnation = secrets.token_hex(8)
         self._host_id = host_id()
         self._began = self._applied = time.monotonic()
@@ -110,18 +96,13 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         """Whether groups are taken."""
         return self._has_weights and not self.failure and not self.stopping
 
-    @property
-    def groups(self) -> int:
-        """Groups in the server."""
-        return len(self._groups)
-
     async def Sample(self, message: pb.SampleRequest, context: grpc.aio.ServicerContext) -> None:
         """Streams a group's completions as they finish."""
-        try:
-            request = checked_request(message, self._engine.facts)
-        except ValueError as error:
-            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
-        with self._admitted(message, context.peer() or "") as group:
+        request = checked_request(message, self._engine.facts)
+        self._check_serving()
+        owner = self._is_owner(message.session)
+        place = self.groups.admitted(message.group_id, context.peer() or "", owner=owner, owner_here=self._taken)
+        with place as group:
             while not self._open.is_set():
                 await self._open.wait()
             self._check_serving()
@@ -138,7 +119,6 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                     self.metrics.tokens.inc(sum(len(done.tokens) for _, done in ready))
             if drawn != request.group_size:
                 raise EngineError(f"it gave {drawn} of {request.group_size} completions")
-            self._pace.finished()
 
     async def _write(self, context: grpc.aio.ServicerContext, reply: pb.SampleReply) -> None:
         """Sends completions to a caller that reads them: one that does not would hold up updates that wait for it."""
@@ -151,9 +131,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
 
     async def UpdateWeights(self, _: object, context: grpc.aio.ServicerContext) -> pb.UpdateWeightsReply:
         """Receives one sender's part of new weights."""
-        self._check_token(context)
-        if self.failure or self.stopping:
-            self._check_serving()
+        self._check_taking_weights(context)
 
         async def read():
             message = await context.read()
@@ -169,11 +147,25 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
     async def OpenTransfer(
         self, message: pb.OpenTransferRequest, context: grpc.aio.ServicerContext
     ) -> pb.OpenTransferReply:
-        """Makes the engine's ranks members of a communicator with the learner."""
-        self._check_token(context)
-        if self.failure or self.stopping:
-            self._check_serving()
-        await self._transfers.open(message)
+        """Makes the engine's ranks members of a communicator with the learner, in place of the former one."""
+        self._check_taking_weights(context)
+        engine, facts = self._receiving_engine(), self._engine.facts
+        if len(message.unique_id) != UNIQUE_ID_BYTES:
+            raise invalid(f"unique_id has {len(message.unique_id)} bytes; NCCL's have {UNIQUE_ID_BYTES}")
+        if message.world != 1 + facts.devices:
+            raise invalid(f"world = {message.world} must be {1 + facts.devices}: the learner and the engine's ranks")
+        tensors = listed_tensors(message.tensors, facts.tensors)
+        if not all(message.buckets) or sum(message.buckets) != len(tensors):
+            raise invalid(f"buckets must each hold a tensor, and together the {len(tensors)} that are listed")
+        rest = iter(tensors)
+        buckets = tuple(tuple(itertools.islice(rest, count)) for count in message.buckets)
+        self._transfer = None
+        try:
+            await engine.open_transfer(message.unique_id, buckets)
+        except TransferError as error:
+            raise _precondition(f"no weights come by NCCL: {error}") from error
+        self._transfer = message.transfer
+        log.info("weights come by NCCL %s", facts.nccl)
         return pb.OpenTransferReply()
 
     async def Status(self, message: pb.StatusRequest, context: grpc.aio.ServicerContext) -> pb.StatusReply:
@@ -183,7 +175,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         if owner:
             self._asked = -math.inf if message.release else time.monotonic()
         facts = self._engine.facts
-        running = sum(group.running for group in self._groups.values())
+        running = self.groups.running
         return pb.StatusReply(
             model=facts.model,
             engine=facts.engine,
@@ -194,13 +186,13 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             version=self._version,
             serving=self.serving,
             running_groups=running,
-            waiting_groups=len(self._groups) - running,
+            waiting_groups=len(self.groups) - running,
             tokens_generated=self._engine.tokens_generated,
             uptime_s=time.monotonic() - self._began,
             limits=pb.Limits(
                 max_model_len=facts.max_model_len,
                 max_group_size=facts.max_group_size,
-                max_groups=self._max_groups,
+                max_groups=self.groups.limit,
                 max_message_bytes=self._max_message_bytes,
             ),
             tensors=convert.tensors_to_messages(facts.tensors) if message.tensors else (),
@@ -220,68 +212,16 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         del context
         if len(message.group_ids) > MOST_CANCELLED:
             raise invalid(f"group_ids has {len(message.group_ids)} names; one call cancels at most {MOST_CANCELLED}")
-        there = [self._groups[name] for name in set(message.group_ids) if name in self._groups]
-        for group in there:
-            group.call.interrupt(Refusal(grpc.StatusCode.ABORTED, "the group was cancelled"))
-        return pb.CancelReply(cancelled=len(there))
+        return pb.CancelReply(cancelled=self.groups.cancel(message.group_ids))
 
     async def fail(self, why: str) -> None:
         """The engine is lost: every group ends, and no other is taken."""
         if not self.failure:
             self.failure = why
             log.error("the engine has failed: %s", why)
-            self.interrupt(self._refusal_of_failure())
+            self.groups.interrupt(self._refusal_of_failure())
             self.failed.set()
             await self._changed()
-
-    def interrupt(self, refusal: Refusal) -> None:
-        """Ends every group."""
-        for group in self._groups.values():
-            group.call.interrupt(refusal)
-
-    async def emptied(self) -> None:
-        """Waits until no group is in the server."""
-        while self._groups:
-            self._left.clear()
-            await self._left.wait()
-
-    @contextlib.contextmanager
-    def _admitted(self, message: pb.SampleRequest, peer: str) -> Iterator[_AdmittedGroup]:
-        """Keeps a place for a group while the block runs, in which `Cancel` and others may end it."""
-        self._check_serving()
-        name, guest = message.group_id, "" if self._is_owner(message.session) else _host(peer)
-        if name in self._groups:
-            raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"a group named {name!r} is being sampled")
-        if full := self._full(guest):
-            wait_ms = round(self._pace.wait_s() * 1000)
-            trailing = ((PUSHBACK, str(wait_ms)),)
-            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{full}; retry in {wait_ms} ms", trailing)
-        group = self._groups[name] = _AdmittedGroup(guest)
-        try:
-            with group.call:
-                yield group
-        finally:
-            del self._groups[name]
-            self._left.set()
-
-    def _full(self, guest: str) -> str:
-        """Why there is no place for another group; empty if there is one.
-
-        The learner whose weights serve may fill the server, and while it is there a quarter of it is for it alone.
-        """
-        if len(self._groups) >= self._max_groups:
-            return f"{len(self._groups)} groups are in the server, as many as it takes"
-        if not guest:
-            return ""
-        guests = [group.guest for group in self._groups.values() if group.guest]
-        if guests.count(guest) >= self._max_client_groups:
-            return (
-                f"{self._max_client_groups} groups of {guest} are in the server, as many as one address may have "
-                "(--max_client_groups), but for the learner whose weights serve"
-            )
-        if self._taken and len(guests) >= self._max_groups - self._max_groups // 4:
-            return f"{len(guests)} groups are in the server; the rest is for the learner whose weights serve"
-        return ""
 
     @property
     def _taken(self) -> bool:
@@ -289,32 +229,29 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         return time.monotonic() - self._asked < LEASE_S
 
     def _is_owner(self, session: str) -> bool:
-        """Whether that names the session whose weights serve, which only its learner can (`proto.session`)."""
+        """Whether that names the session whose weights serve, which only its learner can (`proto.terms`)."""
         return bool(session) and hmac.compare_digest(session.encode(), self._session.encode())
 
     def _admit_weights(self, header: pb.WeightsHeader, incoming: pb.WeightsHeader | None) -> None:
         """Refuses weights older than those of the same session, and those of another learner while one is there."""
         if header.session in self._replaced:
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"this start of {shown(header.session)!r} was replaced by a later one: only one of them can be alive",
+            raise _precondition(
+                f"this start of {shown(header.session)!r} was replaced by a later one: only one of them can be alive"
             )
         owner, version = self._session, self._version
         if incoming is not None:
             owner, version = incoming.session, incoming.version
         if header.session == owner:
             if header.version < version:
-                raise Refusal(
-                    grpc.StatusCode.FAILED_PRECONDITION,
+                raise _precondition(
                     f"version {header.version} is older than version {version} of the same session: versions only "
-                    "rise; to go back, begin another session",
+                    "rise; to go back, begin another session"
                 )
         elif owner and (incoming is not None or self._taken) and not same_run(header.session, owner):
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION,
+            raise _precondition(
                 f"the server is used by another learner, {shown(owner)!r}: it is free {LEASE_S:g} s after that one has "
                 "asked for the status the last time, or once it releases the server; another start of the same run "
-                "(RUN#START) may have it at once",
+                "(RUN#START) may have it at once"
             )
 
     def _check_serving(self) -> None:
@@ -332,9 +269,10 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             asked, ours = f"version {message.policy_version}", f"version {self._version}"
         else:
             return
-        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"weights of {asked} were asked for; the server has {ours}")
+        raise _precondition(f"weights of {asked} were asked for; the server has {ours}")
 
-    def _check_token(self, context: grpc.aio.ServicerContext) -> None:
+    def _check_taking_weights(self, context: grpc.aio.ServicerContext) -> None:
+        """Refuses a caller without the token, and everybody once the engine has failed or the server stops."""
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         given = given if isinstance(given, bytes) else given.encode()
         if self._token and not hmac.compare_digest(given, b"Bearer " + self._token):
@@ -342,11 +280,18 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
                 grpc.StatusCode.UNAUTHENTICATED,
                 "weights are taken only with the server's token: metadata `authorization: Bearer TOKEN`",
             )
+        if self.failure or self.stopping:
+            self._check_serving()
 
     def _refusal_of_failure(self) -> Refusal:
         return Refusal(grpc.StatusCode.UNAVAILABLE, f"the engine has failed: {self.failure}")
 
-    async def _apply(self, update: WeightUpdate, weights: WeightFile | SentWeights) -> pb.UpdateWeightsReply:
+    def _receiving_engine(self) -> ReceivingEngine:
+        if not isinstance(self._engine, ReceivingEngine) or not self._engine.facts.nccl:
+            raise _precondition(f"the engine {self._engine.facts.engine} takes none by NCCL: send a file, or chunks")
+        return self._engine
+
+    async def _apply(self, update: WeightUpdate, weights: WeightFile | None) -> pb.UpdateWeightsReply:
         """Takes complete weights to the engine; new groups are held back until they serve."""
         header, began = update.header, time.monotonic()
         continued = header.in_flight in (pb.IN_FLIGHT_CONTINUE, pb.IN_FLIGHT_RECOMPUTE)
@@ -358,35 +303,11 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             foreign = bool(self._session) and header.session != self._session
             if foreign or header.in_flight == pb.IN_FLIGHT_ABORT:
                 refusal = Refusal(grpc.StatusCode.ABORTED, f"weights of version {header.version} arrived")
-                for group in self._groups.values():
-                    if group.running:
-                        group.call.interrupt(refusal)
+                self.groups.interrupt(refusal, running=True)
             if foreign or header.in_flight in (pb.IN_FLIGHT_ABORT, pb.IN_FLIGHT_WAIT):
-                while any(group.running for group in self._groups.values()):
-                    self._left.clear()
-                    await self._left.wait()
+                await self.groups.emptied(running=True)
             update.committed = True
-            try:
-                recompute = header.in_flight == pb.IN_FLIGHT_RECOMPUTE
-                if isinstance(weights, SentWeights):
-                    paused_s = await self._transfers.take(weights, version=header.version, recompute=recompute)
-                else:
-                    paused_s = await self._engine.update_weights(weights, version=header.version, recompute=recompute)
-            except Refusal:
-                raise
-            except NotTakenError as error:
-                raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
-            except HalfTakenError as error:
-                self._has_weights = False
-                await self._changed()
-                why = f"half of version {header.version} came, and the server needs whole weights: {error}"
-                raise Refusal(grpc.StatusCode.DATA_LOSS, why) from error
-            except Exception as error:
-                # Whatever it was, nobody knows what the engine serves now.
-                if not isinstance(error, EngineError):
-                    log.exception("the engine raised this:")
-                await self.fail(f"version {header.version} could not be applied: {error}")
-                raise self._refusal_of_failure() from error
+            paused_s = await self._given_to_engine(update, weights)
             self._write_down(update)
             if header.session != self._session and same_run(header.session, self._session):
                 self._replaced.append(self._session)
@@ -399,6 +320,36 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         finally:
             self._open.set()
 
+    async def _given_to_engine(self, update: WeightUpdate, weights: WeightFile | None) -> float:
+        """Has the engine serve the weights; the seconds with sampling stopped.
+
+        Raises:
+          Refusal: it does not; the old weights serve on, or the server fails, or waits for whole weights.
+        """
+        version, recompute = update.header.version, update.header.in_flight == pb.IN_FLIGHT_RECOMPUTE
+        try:
+            if weights is not None:
+                return await self._engine.update_weights(weights, version=version, recompute=recompute)
+            engine = self._receiving_engine()
+            if update.transfer != self._transfer:
+                raise _precondition("the communicator of these weights is not open any more: open another")
+            return await engine.take_sent_weights(update.receiving, version=version, recompute=recompute)
+        except Refusal:
+            raise
+        except NotTakenError as error:
+            raise Refusal(grpc.StatusCode.DATA_LOSS, str(error)) from error
+        except HalfTakenError as error:
+            self._transfer, self._has_weights = None, False
+            await self._changed()
+            why = f"half of version {version} came, and the server needs whole weights: {error}"
+            raise Refusal(grpc.StatusCode.DATA_LOSS, why) from error
+        except Exception as error:
+            # Whatever it was, nobody knows what the engine serves now.
+            if not isinstance(error, EngineError):
+                log.exception("the engine raised this:")
+            await self.fail(f"version {version} could not be applied: {error}")
+            raise self._refusal_of_failure() from error
+
     def _write_down(self, update: WeightUpdate) -> None:
         """Who has replaced which weights."""
         header, kind = update.header, "Weights updated"
@@ -410,17 +361,13 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self.calls.happened(kind, text, warn=kind == "Server taken over")
 
     def _watch(self) -> None:
-        watch, groups = self.metrics.watch, self._groups
-        watch("groups_running", "Groups that the engine works on.", lambda: sum(g.running for g in [*groups.values()]))
-        watch(
-            "groups_waiting",
-            "Groups that wait for an update.",
-            lambda: sum(not g.running for g in [*groups.values()]),
-        )
+        watch, groups = self.metrics.watch, self.groups
+        watch("groups_running", "Groups that the engine works on.", lambda: groups.running)
+        watch("groups_waiting", "Groups that wait for an update.", lambda: len(groups) - groups.running)
         watch("weight_senders", "Senders of the update that is coming in.", lambda: self.updates.senders)
         watch("version", "Version of the weights.", lambda: self._version)
         watch("serving", "1 while groups are taken.", lambda: self.serving)
-        watch("max_groups", "Groups that may be in the server at once.", lambda: self._max_groups)
+        watch("max_groups", "Groups that may be in the server at once.", lambda: groups.limit)
         watch("uptime_seconds", "Since the server started.", lambda: time.monotonic() - self._began)
         watch(
             "weights_age_seconds",
@@ -434,26 +381,5 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         )
 
 
-def _host(peer: str) -> str:
-    """The host of a gRPC peer, whatever its port: `ipv4:10.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:PATH`."""
-    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer or "?"
-
-
-class _Pace:
-    """How often groups finish, and so when there is room for another."""
-
-    def __init__(self):
-        self._last = time.monotonic()
-        self._interval_s = 1.0
-        self._refused = 0
-
-    def finished(self) -> None:
-        """A group has finished."""
-        now = time.monotonic()
-        self._interval_s += 0.1 * (now - self._last - self._interval_s)
-        self._last, self._refused = now, 0
-
-    def wait_s(self) -> float:
-        """When the next refused group should come again: each is sent to a later place of its own."""
-        self._refused += 1
-        return min(max(self._refused * self._interval_s, MIN_PUSHBACK_S), MAX_PUSHBACK_S)
+def _precondition(message: str) -> Refusal:
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, message)

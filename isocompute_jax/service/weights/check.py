@@ -12,8 +12,8 @@ import xxhash
 
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.refusal import NOT_FINITE, Refusal, invalid, lost
-from isocompute_jax.service.weights.files import WeightWriter
+from isocompute_jax.service.proto.terms import NOT_FINITE, Refusal, invalid, lost
+from isocompute_jax.service.weights.files import WeightFile, WeightWriter
 
 MOST_BOXES = 1 << 14
 """Parts that a tensor may come in, and one more for each `BYTES_A_BOX` of it: those of a thousand devices are fewer."""
@@ -129,6 +129,8 @@ def not_finite(name: str) -> Refusal:
 class FiniteSpans:
     """The boxes of a file, looked at while the file is read from its beginning to its end.
 
+    `bad` names the first tensor with a number that is not finite; it is empty as long as none was found.
+
     Args:
       boxes: what lies in it.
       starts: the byte at which each begins, a multiple of its dtype's size.
@@ -138,34 +140,30 @@ class FiniteSpans:
         spans = zip(starts, boxes, strict=True)
         self._ahead = sorted(((start, start + box.nbytes, box.dtype, box.name) for start, box in spans), reverse=True)
         self._here: list[tuple[int, int, str, str]] = []
+        self.bad = ""
 
-    def check(self, start: int, block: memoryview) -> None:
-        """Looks at the file's bytes from `start` on; blocks follow each other, each a multiple of 4 but the last.
-
-        Raises:
-          Refusal: names a tensor with a number that is not finite.
-        """
+    def look(self, start: int, block: memoryview) -> None:
+        """Looks at the file's bytes from `start` on; blocks follow each other, each a multiple of 4 but the last."""
         end = start + len(block)
         while self._ahead and self._ahead[-1][0] < end:
             self._here.append(self._ahead.pop())
         for low, high, dtype, name in self._here:
-            if not is_finite(block[max(low, start) - start : min(high, end) - start], dtype):
-                raise not_finite(name)
+            if not self.bad and not is_finite(block[max(low, start) - start : min(high, end) - start], dtype):
+                self.bad = name
         self._here = [span for span in self._here if span[1] > end]
 
 
 class ManifestFile:
     """A file that the server reads itself. What was checked is what is read later, whatever becomes of its name.
 
+    `boxes` are what it holds; each lies in its tensor and in the file.
+
     Args:
       manifest: as it was sent.
       listed: the tensors of the header, in its order.
 
-    Attributes:
-      boxes: what it holds; each lies in its tensor and in the file.
-
     Raises:
-      Refusal: they are too many, or do not.
+      Refusal: its boxes are too many, or lie elsewhere.
     """
 
     def __init__(self, manifest: pb.Manifest, listed: Sequence[TensorSpec]):
@@ -185,15 +183,18 @@ class ManifestFile:
                     f"of its dtype's size, or leaves the file of {manifest.size} bytes"
                 )
         self._manifest = manifest
+        self._starts = dict(zip(self.boxes, manifest.starts, strict=True))
+        # Whether it holds every tensor as one box, each once, and can be used as it is.
+        self.is_whole = len(self.boxes) == len(self._starts) and self._starts.keys() == {
+            tensor.box for tensor in listed if tensor.nbytes
+        }
         self._path = ""
         self._file = -1
 
-    def whole_starts(self, tensors: Sequence[TensorSpec]) -> tuple[int, ...] | None:
-        """Where each tensor begins, if the file holds every one whole and can be used as it is; else None."""
-        starts = dict(zip(self.boxes, self._manifest.starts, strict=True))
-        if len(self.boxes) != len(starts) or starts.keys() != {tensor.box for tensor in tensors if tensor.nbytes}:
-            return None
-        return tuple(starts.get(tensor.box, 0) for tensor in tensors)
+    def weights(self, tensors: Sequence[TensorSpec]) -> WeightFile:
+        """What an engine reads of a whole file, until it is closed: it is opened by this process's descriptor."""
+        starts = tuple(self._starts.get(tensor.box, 0) for tensor in tensors)
+        return WeightFile(f"/proc/{os.getpid()}/fd/{self._file}", tuple(tensors), starts)
 
     def read(self, directory: str, to: WeightWriter | None) -> None:
         """Checks the file, and copies its boxes if there is a file to copy them to. It blocks.
@@ -217,11 +218,6 @@ class ManifestFile:
         finally:
             if not keep:
                 self.close()
-
-    @property
-    def held_path(self) -> str:
-        """A path by which this process, and its children, open this very file until it is closed."""
-        return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def close(self) -> None:
         """Lets it go."""
@@ -250,21 +246,17 @@ class ManifestFile:
     def _check(self) -> None:
         """Reads the whole file; refuses it without its checksum, or with numbers in the boxes that are not finite."""
         digest, size = xxhash.xxh3_64(), self._manifest.size
-        spans, not_finite = FiniteSpans(self.boxes, self._manifest.starts), None
+        spans = FiniteSpans(self.boxes, self._manifest.starts)
         memory = memoryview(bytearray(min(READ_BYTES, max(size, 1))))
         for start in range(0, size, READ_BYTES):
             block = memory[: min(READ_BYTES, size - start)]
             self._fill(block, start)
             digest.update(block)
-            try:
-                if not_finite is None:
-                    spans.check(start, block)
-            except Refusal as refusal:
-                not_finite = refusal
+            spans.look(start, block)
         if digest.intdigest() != self._manifest.checksum:
             raise lost(f"{self._path!r} does not have its checksum")
-        if not_finite is not None:
-            raise not_finite
+        if spans.bad:
+            raise not_finite(spans.bad)
 
     def _fill(self, block: memoryview, start: int) -> None:
         """Reads the file's bytes from `start` on until the block is full."""

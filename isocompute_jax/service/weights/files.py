@@ -1,6 +1,8 @@
-"""Files through which processes of one machine, or of one shared storage, hand weights to each other.
+"""Weights in files that processes of one machine, or of one shared storage, hand to each other.
 
-They lie in a folder that is locked while its process lives: what nobody has locked was left by one that was killed.
+The files lie in a folder that is locked while its process lives: what nobody has locked was left by one that was
+killed. A learner lays each version down once (`Outbox`), and may overwrite its parameters then: an endpoint that comes
+back late is served from the file. A server puts together in one (`StagingArea`) what does not come as a whole file.
 """
 
 from __future__ import annotations
@@ -8,16 +10,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import math
 import mmap
 import os
 import pathlib
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import grpc
 import numpy as np
+import xxhash
 
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.tensors import DTYPE_BYTES, Box, TensorSpec
+from isocompute_jax.service.proto.terms import Refusal
+
+OUTBOX, STAGING = "isocompute-outbox-", "isocompute-staging-"
+"""What the names of a learner's and of a server's folders begin with."""
+LOCAL = "/dev/shm"
+"""Only this host's processes use it, so that what no process of it has locked is nobody's."""
 
 ALIGNMENT = 64
 BITS = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -161,11 +174,7 @@ class WeightFile:
 
 
 class WeightWriter:
-    """Puts numbers in their places in a shared file, box by box and in any order.
-
-    Args:
-      file: where to.
-      tensors: what it is to hold, laid out as `file_layout` says.
+    """Puts tensors into a shared file, laid out as `file_layout` says, box by box and in any order.
 
     Raises:
       OSError: there is no room for them.
@@ -203,3 +212,143 @@ def file_layout(tensors: Sequence[TensorSpec]) -> tuple[tuple[int, ...], int]:
 def aligned(byte: int) -> int:
     """The next byte at which a tensor may begin."""
     return -(-byte // ALIGNMENT) * ALIGNMENT
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parcel:
+    """One version of the weights, or this host's share of it, in a finished file."""
+
+    version: int  # policy version
+    tensors: tuple[TensorSpec, ...]  # all of the model's
+    path: str
+    checksum: int  # xxh3_64 of the whole file
+    boxes: tuple[Box, ...]  # what it holds
+    starts: tuple[int, ...]  # the byte at which each box begins
+    data: memoryview  # the file, mapped
+
+
+Written = tuple[tuple[Box, ...], tuple[int, ...]]
+"""The boxes that a file holds, and the byte at which each begins."""
+
+
+class Outbox:
+    """A learner's two files, in a folder that a restart of the same run finds again, empties and uses on.
+
+    They are used in turn: fresh pages cost more than what they hold, and the older file may still be on its way.
+
+    Args:
+      directory: where the folder is made.
+      run: names the run (with the process, where several share the directory).
+      tensors: every tensor of the model, all that a server expects.
+      whole: all of the model comes from this process: the file holds every tensor whole, and a server can use it as
+        it is. Else boxes stand one behind the other.
+
+    Raises:
+      InputError: the folder cannot be made.
+      RunError: another live process uses it.
+    """
+
+    def __init__(self, directory: str, *, run: str, tensors: Sequence[TensorSpec], whole: bool):
+        self.tensors = tuple(tensors)
+        self._whole = whole
+        own = f"{OUTBOX}{os.getuid()}-"
+        if os.path.realpath(directory) == LOCAL:
+            sweep(directory, own)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", run)[-40:]
+        digest = hashlib.blake2b(run.encode(), digest_size=6).hexdigest()
+        path = pathlib.Path(directory) / f"{own}{name}-{digest}"
+        try:
+            self._folder = SharedFolder(path)
+        except BlockingIOError:
+            raise RunError(f"{path} is in use: another learner of the run {run!r} is alive") from None
+        except OSError as error:
+            raise InputError(f"{CONFIG.service.shared_dir} = {directory!r}: {error}") from error
+        self._files = [self._folder.new_file() for _ in range(2)]
+
+    def write(self, boxes: Iterable[tuple[Box, np.ndarray]], *, version: int) -> Parcel:
+        """Lays weights down: boxes with their numbers, C-contiguous, all that this process has.
+
+        The parcel before this one stays whole; the one before that is gone.
+
+        Raises:
+          RunError: there is no room.
+        """
+        self._files.reverse()
+        file = self._files[0]
+        try:
+            written, starts = (self._write_whole if self._whole else self._write_packed)(file, boxes)
+        except OSError as error:
+            raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
+        data = file.map()
+        return Parcel(version, self.tensors, file.path, xxhash.xxh3_64_intdigest(data), written, starts, data)
+
+    def close(self) -> None:
+        """Removes the folder; parcels keep what they have mapped."""
+        self._folder.remove()
+
+    def _write_whole(self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]) -> Written:
+        """Every box at its place in its tensor; what the file then holds, and where."""
+        writer = WeightWriter(file, self.tensors)
+        for box, numbers in boxes:
+            writer.write(box, numbers)
+        return tuple(tensor.box for tensor in self.tensors), writer.weights.starts
+
+    def _write_packed(self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]) -> Written:
+        """One box behind the other; which, and where."""
+        written, starts, end = [], [], 0
+        for box, numbers in boxes:
+            written.append(box)
+            starts.append(aligned(end))
+            file.write(numbers, starts[-1])
+            end = starts[-1] + box.nbytes
+        file.truncate(end)
+        return tuple(written), tuple(starts)
+
+
+class StagingArea:
+    """A server's files, each of all tensors; one is kept between updates, as fresh pages cost more than what they hold.
+
+    Their folder is made in `directory`, where the folders that dead processes left are removed.
+
+    Raises:
+      InputError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
+        self.directory = os.path.realpath(directory)
+        self.tensors = tuple(tensors)
+        self._idle: list[WeightWriter] = []
+        check_directory(directory)
+        sweep(self.directory, STAGING)
+        self._folder = SharedFolder(pathlib.Path(self.directory) / f"{STAGING}{os.getpid()}-{secrets.token_hex(8)}")
+
+    def take(self) -> WeightWriter:
+        """A file to write to; what it holds is anything."""
+        if self._idle:
+            return self._idle.pop()
+        file = self._folder.new_file()
+        try:
+            return WeightWriter(file, self.tensors)
+        except OSError as error:
+            file.remove()
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server cannot stage weights in {self.directory}: {error}"
+            ) from error
+
+    def give_back(self, writer: WeightWriter) -> None:
+        """Keeps a file for the next update, unless one is kept already."""
+        if self._idle:
+            writer.file.remove()
+        else:
+            self._idle.append(writer)
+
+    def close(self) -> None:
+        """Removes every file."""
+        self._idle.clear()
+        self._folder.remove()
+
+
+def check_directory(directory: str) -> None:
+    """Raises InputError for a folder in which weights cannot be staged."""
+    if not os.path.isdir(directory) or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise InputError(f"--weights_dir={directory}: not a folder that can be written")

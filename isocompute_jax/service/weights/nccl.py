@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import fnmatch
 import glob
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from isocompute_jax.records.tensors import TensorSpec
 
 UINT8, FLOAT32, SUM = 1, 7, 0  # ncclUint8, ncclFloat32, ncclSum
 IN_PROGRESS, NOT_READY = 7, 600  # ncclInProgress, cudaErrorNotReady
@@ -29,6 +26,10 @@ POINTER, INT, SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 RECEIVING = "isocompute-receiving"
 """Initial metadata of an update: the engine has stopped sampling, and waits for the first broadcast."""
 UNIQUE_ID_BYTES = 128
+
+
+class TransferError(Exception):
+    """Weights did not come through; the message says why."""
 
 
 class UniqueId(ctypes.Structure):
@@ -73,11 +74,7 @@ class Nccl:
                 function.argtypes, function.restype = arguments, INT
 
     def __call__(self, call: str, *arguments: Any, passing: int = 0) -> int:
-        """Calls it; its status, which is 0 or `passing`.
-
-        Raises:
-          TransferError: any other status.
-        """
+        """Calls it; its status, which is 0 or `passing`. Raises TransferError: any other status."""
         status = self._functions[call](*arguments)
         if status not in (0, passing):
             raise TransferError(f"{call} gave status {status}")
@@ -125,13 +122,7 @@ def find(name: str) -> str:
 class Communicator:
     """Rank 0 of a communicator, on a stream of its own. It begins to join when it is made; nothing here waits.
 
-    One thread at a time uses it; any may abort it.
-
-    Args:
-      libraries: of `load`.
-      unique_id: of all its ranks.
-      world: how many they are.
-      device: CUDA's number of the GPU.
+    One thread at a time uses it; any may abort it. `world` is the number of its ranks, `device` CUDA's number of a GPU.
 
     Raises:
       TransferError: NCCL or CUDA refuses.
@@ -157,9 +148,7 @@ class Communicator:
     def add(self, address: int, kept: object) -> None:
         """Begins to add up one float32 over all ranks, in place: what vLLM's communicators do first of all.
 
-        Args:
-          address: of the number, on the device.
-          kept: what owns it; held as long as it is read.
+        The number is at `address` on the device; `kept` owns it, and is held as long as it is read.
         """
         self._kept = kept
         self._call("ncclAllReduce", address, address, 1, FLOAT32, SUM)
@@ -167,10 +156,7 @@ class Communicator:
     def broadcast(self, address: int, nbytes: int, kept: object) -> None:
         """Begins to send bytes to every rank; the last call must be done.
 
-        Args:
-          address: of the bytes, on the device.
-          nbytes: how many.
-          kept: what owns them; held until the next call.
+        They are at `address` on the device; `kept` owns them, and is held until the next call.
         """
         self._kept = kept
         self._call("ncclBroadcast", address, address, nbytes, UINT8, 0)
@@ -214,35 +200,3 @@ class Communicator:
             self._nccl("ncclCommAbort", self._handle)
             self._nccl("cudaStreamDestroy", self._stream)
         self._kept = None
-
-
-class TransferError(Exception):
-    """Weights did not come through; the message says why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Opening:
-    """How an engine's ranks become members of a communicator.
-
-    Attributes:
-      unique_id: NCCL's, by which its members find each other.
-      world: ranks in all; the learner's is 0, the engine's follow in their order.
-      buckets: the tensors of each broadcast, in their order.
-    """
-
-    unique_id: bytes
-    world: int
-    buckets: tuple[tuple[TensorSpec, ...], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class SentWeights:
-    """Weights that an engine's ranks are sent, in the place of a file that holds them.
-
-    Attributes:
-      transfer: the communicator's number.
-      receiving: to be awaited once the engine waits for them: the learner then begins.
-    """
-
-    transfer: int
-    receiving: Callable[[], Awaitable[None]]

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import os
-import pathlib
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -22,11 +19,10 @@ import grpc
 import numpy as np
 import xxhash
 
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.convert import Chunk
-from isocompute_jax.service.proto.refusal import Interruptible, Refusal, check_name, invalid, lost
+from isocompute_jax.service.proto.terms import Interruptible, Refusal, check_name, invalid, lost
 from isocompute_jax.service.weights.check import (
     Coverage,
     ManifestFile,
@@ -35,8 +31,7 @@ from isocompute_jax.service.weights.check import (
     listed_tensors,
     not_finite,
 )
-from isocompute_jax.service.weights.files import SharedFolder, WeightFile, WeightWriter, sweep
-from isocompute_jax.service.weights.nccl import SentWeights
+from isocompute_jax.service.weights.files import StagingArea, WeightFile, WeightWriter
 
 THREADS = 4
 WRITES_AHEAD = 4
@@ -50,11 +45,9 @@ Message = pb.UpdateWeightsRequest | Chunk
 Messages = Callable[[], Awaitable[Message | None]]
 """The next message of a sender; None at the end of its stream."""
 
-PREFIX = "isocompute-staging-"
-
 
 class WeightUpdate:
-    """An update that is being collected, then applied."""
+    """An update that is being collected, then applied; `_give_back` frees what it holds."""
 
     def __init__(self, header: pb.WeightsHeader, coverage: Coverage, peer: str):
         self.header = header
@@ -64,14 +57,15 @@ class WeightUpdate:
         self.missing = header.senders
         self.arrived = asyncio.Event()
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
-        self.in_place: WeightFile | SentWeights | None = None
+        # Of the communicator by which the engine is sent the weights, and what tells the learner to begin.
+        self.transfer: int | None = None
         self.receiving: Callable[[], Awaitable[None]]
-        self.held: ManifestFile | None = None
+        # Else a file that is used as it is, or one in which chunks and parts of files are put together.
+        self.file: ManifestFile | None = None
         self.staged: asyncio.Future[WeightWriter] | None = None
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
-        self.committed = False
-        """Whether the engine has been told: from then on nothing stops it."""
+        self.committed = False  # the engine has been told: from then on nothing stops it
 
     @property
     def key(self) -> tuple[str, int]:
@@ -91,7 +85,8 @@ class WeightUpdates:
       area: where weights are put together.
       admit: given a header and that of the update which is coming in, if there is one: raises the Refusal of an update
         that may not begin, or not take the other's place.
-      apply: takes complete weights to the engine; it sets `committed` when that begins, and gives the reply.
+      apply: takes complete weights to the engine, those of a file or, without one, of `update.transfer`; it sets
+        `committed` when that begins, and gives the reply.
       peer_timeout_s: longest wait for a sender's next message, and for the other senders.
     """
 
@@ -99,7 +94,7 @@ class WeightUpdates:
         self,
         area: StagingArea,
         admit: Callable[[pb.WeightsHeader, pb.WeightsHeader | None], None],
-        apply: Callable[[WeightUpdate, WeightFile | SentWeights], Awaitable[pb.UpdateWeightsReply]],
+        apply: Callable[[WeightUpdate, WeightFile | None], Awaitable[pb.UpdateWeightsReply]],
         *,
         peer_timeout_s: float,
     ):
@@ -224,9 +219,9 @@ class WeightUpdates:
                 case "manifest":
                     received += await self._read_manifest(update, listed, message.manifest)
                 case "device":
-                    if update.in_place is not None or update.header.senders != 1 or received:
+                    if update.transfer is not None or update.header.senders != 1 or received:
                         raise invalid("weights that come by NCCL need no other part, and one sender alone")
-                    update.in_place = SentWeights(message.device.transfer, update.receiving)
+                    update.transfer = message.device.transfer
                 case "end":
                     for write in waiting:
                         await write
@@ -238,16 +233,14 @@ class WeightUpdates:
 
     async def _read_manifest(self, update: WeightUpdate, listed: Sequence[TensorSpec], manifest: pb.Manifest) -> int:
         """Books a manifest's boxes and takes them over; their bytes."""
-        tensors = self._area.tensors
         file = await self._in_thread(update, ManifestFile, manifest, listed)
         for box in file.boxes:
             update.coverage.add(box)
-        starts = file.whole_starts(tensors) if update.header.senders == 1 else None
-        to = await self._staged(update) if starts is None else None
+        in_place = update.header.senders == 1 and file.is_whole
+        to = None if in_place else await self._staged(update)
         await self._in_thread(update, file.read, self._area.directory, to)
-        if starts is not None:
-            update.held = file
-            update.in_place = WeightFile(file.held_path, tensors, starts)
+        if in_place:
+            update.file = file
         return sum(box.nbytes for box in file.boxes)
 
     async def _staged(self, update: WeightUpdate) -> WeightWriter:
@@ -283,9 +276,11 @@ class WeightUpdates:
     async def _finish(self, update: WeightUpdate) -> None:
         """Applies a complete update, and tells every sender."""
         try:
-            if not isinstance(update.in_place, SentWeights):  # the engine asks for each tensor by name
+            weights = None
+            if update.transfer is None:  # else the engine asks for each tensor by name
                 await self._in_thread(update, update.coverage.check_complete)
-            weights = update.in_place or (await self._staged(update)).weights
+                file = update.file
+                weights = (await self._staged(update)).weights if file is None else file.weights(self._area.tensors)
             reply = await self._apply(update, weights)
         except Refusal as refusal:
             update.committed = False
@@ -321,8 +316,8 @@ class WeightUpdates:
         """Frees the staging file once no thread writes to it."""
         if update.writes:
             await asyncio.wait(update.writes)
-        if update.held is not None:
-            update.held.close()
+        if update.file is not None:
+            update.file.close()
         if update.staged is not None:
             await asyncio.wait([update.staged])
             if update.staged.exception() is None:
@@ -341,54 +336,3 @@ def _seen(future: asyncio.Future) -> None:
     """An error of a thread that nobody waits for any more is no news."""
     if not future.cancelled():
         future.exception()
-
-
-class StagingArea:
-    """Files of all tensors; one is kept between updates, because fresh pages cost more than what they hold.
-
-    Args:
-      directory: where their folder is made; folders that dead processes left there are removed.
-      tensors: what each file holds.
-
-    Raises:
-      InputError: the directory cannot be written.
-    """
-
-    def __init__(self, directory: str, tensors: Sequence[TensorSpec]):
-        self.directory = os.path.realpath(directory)
-        self.tensors = tuple(tensors)
-        self._idle: list[WeightWriter] = []
-        check_directory(directory)
-        sweep(self.directory, PREFIX)
-        self._folder = SharedFolder(pathlib.Path(self.directory) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
-
-    def take(self) -> WeightWriter:
-        """A file to write to; what it holds is anything."""
-        if self._idle:
-            return self._idle.pop()
-        file = self._folder.new_file()
-        try:
-            return WeightWriter(file, self.tensors)
-        except OSError as error:
-            file.remove()
-            raise Refusal(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server cannot stage weights in {self.directory}: {error}"
-            ) from error
-
-    def give_back(self, writer: WeightWriter) -> None:
-        """Keeps a file for the next update, unless one is kept already."""
-        if self._idle:
-            writer.file.remove()
-        else:
-            self._idle.append(writer)
-
-    def close(self) -> None:
-        """Removes every file."""
-        self._idle.clear()
-        self._folder.remove()
-
-
-def check_directory(directory: str) -> None:
-    """Raises InputError for a folder in which weights cannot be staged."""
-    if not os.path.isdir(directory) or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        raise InputError(f"--weights_dir={directory}: not a folder that can be written")

@@ -16,33 +16,8 @@ from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from tests.service.builders import token_file
 from tests.service.fleet_builders import Live, fleet, live, params, requests
-
-
-def openssl(directory: pathlib.Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory) -> pathlib.Path:
-    """An authority, a server and a client that it signed, and a stranger."""
-    directory = tmp_path_factory.mktemp("certificates")
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for name in ("ca", "stranger"):
-        openssl(directory, "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "1",
-                "-subj", f"/CN={name}")  # fmt: skip
-    (directory / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    for name in ("server", "client"):
-        openssl(directory, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl(directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "1",
-                "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
-    for name, days in (("expired", "-1"), ("elsewhere", "1")):
-        names = "names" if name == "expired" else "other-names"
-        (directory / "other-names").write_text("subjectAltName=DNS:elsewhere.example")
-        openssl(directory, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl(directory, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", days,
-                "-CAcreateserial", "-extfile", names, "-out", f"{name}.pem")  # fmt: skip
-    return directory
 
 
 def tls(certificates: pathlib.Path, name: str) -> dict[str, Any]:
@@ -81,6 +56,9 @@ def test_status_over_tcp_and_a_unix_socket(tmp_path):
         assert status(path).vocab_size == 32
 
 
+STRANGER = {"cert_file": "stranger.pem", "key_file": "stranger.key"}
+
+
 def test_tls_and_mutual_tls(certificates, tmp_path):
     ours: dict[str, Any] = {"ca_file": str(certificates / "ca.pem")}
     client: dict[str, Any] = {
@@ -91,9 +69,11 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
     with live(**own) as [server]:
         assert status(server.address, **ours).engine == "simulated"
         assert unavailable(server.address)
-        assert unavailable(server.address, ca_file=str(certificates / "stranger.pem"))
+        assert unavailable(server.address, ca_file=str(certificates / "other.pem"))
     with live(tls_client_ca=str(certificates / "ca.pem"), **own) as [server]:
         assert unavailable(server.address, **ours)
+        stranger = {field: str(certificates / name) for field, name in STRANGER.items()}
+        assert unavailable(server.address, **ours, **stranger)
         assert status(server.address, **ours, **client).engine == "simulated"
         with fleet(server, directory=tmp_path, **ours, **client) as sampler:
             sampler.update_weights(params(), version=1)
@@ -105,7 +85,7 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
     ("server", "authority", "said"),
     [
         ("expired", "ca", "its certificate has expired: give the server a new one"),
-        ("server", "stranger", "its certificate is not signed by the authority of config.service.ca_file"),
+        ("server", "other", "its certificate is not signed by the authority of config.service.ca_file"),
         ("elsewhere", "ca", "its certificate is for another name"),
         ("", "ca", "it does not speak TLS"),
     ],
@@ -188,15 +168,15 @@ def test_the_learner_is_told_what_it_may_lack_itself(certificates, tmp_path, our
     [("wrong", "refuses the token"), ("", "needs a token, and none was given: set config.service.tok")],
 )
 def test_a_wrong_token_is_said_once(tmp_path, caplog, ours, said):
-    for name in ("right", "wrong"):
-        (tmp_path / name).write_text(name)
-        (tmp_path / name).chmod(0o600)
-    with (
-        live(token_file=str(tmp_path / "right")) as [server],
-        fleet(server, directory=tmp_path, token_file=str(tmp_path / ours) if ours else "") as sampler,
-        pytest.raises(InputError, match=f"{server.address} {said}.*ISOCOMPUTE_TOKEN"),
-    ):
-        sampler.update_weights(params(), version=1)
+    right, wrong = (token_file(tmp_path / name, name) for name in ("right", "wrong"))
+    with live(token_file=right) as [server]:
+        with (
+            fleet(server, directory=tmp_path, token_file=wrong if ours else "") as sampler,
+            pytest.raises(InputError, match=f"{server.address} {said}.*ISOCOMPUTE_TOKEN"),
+        ):
+            sampler.update_weights(params(), version=1)
+        with fleet(server, directory=tmp_path, token_file=right) as sampler:
+            sampler.update_weights(params(), version=1)
     learners = [record.getMessage() for record in caplog.records if ".server." not in record.name]
     assert "metadata" not in "".join(learners) and "right" not in caplog.text
 

@@ -12,17 +12,10 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.client import dispatch, health, member
 from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from tests.service.fleet_builders import Live, fleet, live, params, requests, tensors, until, until_used
 
-
-@pytest.fixture(autouse=True)
-def short_polls(monkeypatch):
-    """The rules are the same at any pace."""
-    monkeypatch.setattr(member, "POLL_S", 0.05)
-    monkeypatch.setattr(dispatch, "WATCH_S", 0.05)
-    monkeypatch.setattr(health, "PATIENCE_S", 0.0)
+pytestmark = pytest.mark.usefixtures("short_polls")
 
 
 _TIMES = itertools.count(1_000_000_000)
@@ -126,14 +119,14 @@ def test_a_server_joins_and_another_leaves_when_it_is_done(tmp_path):
         until_used(sampler, other)
         one.engine.frozen = other.engine.frozen = True
         sampler.submit(requests(8))
-        until(lambda: all(server.do(lambda s=server: s.server.servicer.groups) == 4 for server in (one, other)))
+        until(lambda: all(server.groups == 4 for server in (one, other)))
         write(path, other.address)
         until(lambda: leaving(sampler, one))
         other.engine.frozen = False
         sampler.submit(requests(8, first=8))  # all of them go to the other
         groups = sampler.completed()
         first = [next(groups) for _ in range(12)]
-        assert one.do(lambda: one.server.servicer.groups) == 4  # it keeps what it draws
+        assert one.groups == 4  # it keeps what it draws
         one.engine.frozen = False
         assert of_ids([*first, *groups]) == sorted(f"p{i}" for i in range(16))
         assert sampler.redrawn_rollouts == 0
@@ -154,7 +147,7 @@ def test_a_server_that_dies_while_it_leaves_loses_nothing(tmp_path):
         sampler.update_weights(params(), version=1)
         one.engine.frozen = True
         sampler.submit(requests(8))
-        until(lambda: one.do(lambda: one.server.servicer.groups) == 4)
+        until(lambda: one.groups == 4)
         write(path, other.address)
         until(lambda: leaving(sampler, one))
         one.stop()
@@ -194,7 +187,7 @@ def test_a_server_that_is_listed_again_stays(tmp_path, caplog):
         sampler.update_weights(params(), version=1)
         server.engine.frozen = True
         sampler.submit(requests(2))
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 2)
+        until(lambda: server.groups == 2)
         write(path)
         until(lambda: f"sampler {server.address} leaves: it finishes 2 groups" in caplog.text)
         write(path, server.address)
@@ -212,7 +205,7 @@ def test_what_a_leaving_server_draws_keeps_its_weights(tmp_path, in_flight):
         sampler.update_weights(params(), version=1)
         one.engine.frozen = True
         sampler.submit(requests(8))
-        until(lambda: one.do(lambda: one.server.servicer.groups) == 4)
+        until(lambda: one.groups == 4)
         write(path, other.address)
         until(lambda: leaving(sampler, one))
         sampler.update_weights(params(1), version=2)  # does not wait for the one that leaves
@@ -238,7 +231,7 @@ def test_a_draining_server_finishes_and_is_sent_nothing(tmp_path, caplog):
         sampler.update_weights(params(), version=1)
         one.engine.frozen = True
         sampler.submit(requests(8))
-        until(lambda: one.do(lambda: one.server.servicer.groups) == 4)
+        until(lambda: one.groups == 4)
         ending = drain(one)
         until(lambda: f"sampler {one.address} is shutting down: it finishes 4 groups" in caplog.text)
         sampler.submit(requests(8, first=8))

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
-from isocompute_jax.service.client import health, member
+from isocompute_jax.service.client import member
 from isocompute_jax.service.server import servicer
 from isocompute_jax.service.server.servicer import Servicer
 from tests.service.fleet_builders import (
@@ -25,12 +25,7 @@ from tests.service.fleet_builders import (
     until_used,
 )
 
-
-@pytest.fixture(autouse=True)
-def short_polls(monkeypatch):
-    """The rules are the same at any pace."""
-    monkeypatch.setattr(member, "POLL_S", 0.1)
-    monkeypatch.setattr(health, "PATIENCE_S", 0.0)
+pytestmark = pytest.mark.usefixtures("short_polls")
 
 
 def slow_engine(**changes) -> SimulatedEngine:
@@ -44,6 +39,12 @@ def ids(groups) -> list[str]:
 
 def wanted(count: int, first: int = 0) -> list[str]:
     return sorted(f"p{i}" for i in range(first, first + count))
+
+
+def draws(sampler, count: int) -> None:
+    """The sampler gives this many groups, each once."""
+    sampler.submit(requests(count))
+    assert ids(sampler.completed()) == wanted(count)
 
 
 def tokens(groups) -> dict[str, list[list[int]]]:
@@ -86,7 +87,7 @@ def test_nothing_is_sampled_before_weights(tmp_path, monkeypatch):
         sampler.submit(requests(3))
         for _ in range(3):  # it is up, and its answers have been heard
             assert asked.acquire(timeout=30)
-        assert server.do(lambda: server.server.servicer.groups) == 0 == server.engine.tokens_generated
+        assert server.groups == 0 == server.engine.tokens_generated
         sampler.update_weights(params(), version=1)
         assert ids(sampler.completed()) == wanted(3)
 
@@ -112,8 +113,8 @@ def test_load_is_shared_by_outstanding_rollouts(tmp_path):
             server.engine.frozen = True
         sampler.update_weights(params(), version=1)
         sampler.submit([*requests(1, group_size=64), *requests(16, first=1)])
-        until(lambda: sum(server.do(lambda s=server: s.server.servicer.groups) for server in servers) == 17)
-        assert sorted(server.do(lambda s=server: s.server.servicer.groups) for server in servers) == [1, 16]
+        until(lambda: sum(server.groups for server in servers) == 17)
+        assert sorted(server.groups for server in servers) == [1, 16]
         for server in servers:
             server.engine.frozen = False
         assert ids(sampler.completed()) == wanted(17)
@@ -174,8 +175,7 @@ def test_a_server_whose_engine_died_is_taken_out(tmp_path):
     with live(2) as [bad, good], fleet(bad, good, directory=tmp_path) as sampler:
         sampler.update_weights(params(), version=1)
         bad.engine.dead = True
-        sampler.submit(requests(10))
-        assert ids(sampler.completed()) == wanted(10)
+        draws(sampler, 10)
         assert sampler.redrawn_rollouts >= 4
 
 
@@ -183,8 +183,7 @@ def test_a_frozen_engine_behind_a_live_server_is_found_by_progress(tmp_path):
     with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.5) as sampler:
         sampler.update_weights(params(), version=1)
         frozen.engine.frozen = True
-        sampler.submit(requests(10))
-        assert ids(sampler.completed()) == wanted(10)
+        draws(sampler, 10)
         assert sampler.redrawn_rollouts >= 4 * 5
         frozen.engine.frozen = False
         until_used(sampler, frozen)
@@ -195,8 +194,7 @@ def test_a_frozen_process_is_found_by_its_silence(tmp_path):
         sampler.update_weights(params(), version=1)
         thaw = threading.Event()
         frozen.loop.call_soon_threadsafe(thaw.wait)  # its event loop stands still, its connections do not
-        sampler.submit(requests(10))
-        assert ids(sampler.completed()) == wanted(10)
+        draws(sampler, 10)
         thaw.set()
         until_used(sampler, frozen)
 
@@ -268,8 +266,7 @@ def test_an_endpoint_that_nobody_serves_is_spoken_of_once(tmp_path, caplog, monk
     with fleet(server, nobody, directory=tmp_path) as sampler:
         sampler.update_weights(params(), version=1)
         until(lambda: f"sampler {nobody.address} is not in use yet: it cannot be reached" in caplog.text)
-        sampler.submit(requests(3))
-        assert ids(sampler.completed()) == wanted(3)
+        draws(sampler, 3)
         assert caplog.text.count("is not in use yet") == 1
     server.stop()
 
@@ -291,8 +288,7 @@ def test_an_interrupt_ends_the_wait_for_servers(tmp_path):
     with fleet(server, directory=tmp_path, wait_s=60.0, interrupted=asked.is_set) as sampler:
         sampler.update_weights(params(), version=1)
         asked.set()
-        sampler.submit(requests(3))
-        assert ids(sampler.completed()) == wanted(3)  # as long as there are servers, the step goes on to its end
+        draws(sampler, 3)  # as long as there are servers, the step goes on to its end
         server.stop()
         sampler.submit(requests(3))
         with pytest.raises(Interrupted):
@@ -344,8 +340,7 @@ def test_an_earlier_start_of_the_same_run_does_not_pass_for_this_one(tmp_path):
             with fleet(server, directory=tmp_path) as sampler:
                 sampler.update_weights(params(seed), version=1)
                 weights = server.engine.weights
-                sampler.submit(requests(2))
-                assert ids(sampler.completed()) == wanted(2)
+                draws(sampler, 2)
             if seed == 1:
                 first = weights
     assert weights != first
@@ -359,14 +354,12 @@ def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
     with live(max_groups=3) as [server]:
         with fleet(server, directory=tmp_path) as sampler:
             sampler.update_weights(params(), version=1)
-            sampler.submit(requests(12))
-            assert ids(sampler.completed()) == wanted(12)
+            draws(sampler, 12)
             assert not pushed_back()  # its limit is known
         monkeypatch.setattr("isocompute_jax.service.client.member.Member.has_room", True)
         with fleet(server, directory=tmp_path) as sampler:
             sampler.update_weights(params(), version=1)
-            sampler.submit(requests(12))
-            assert ids(sampler.completed()) == wanted(12)
+            draws(sampler, 12)
             assert pushed_back() > 0 and sampler.redrawn_rollouts == 0
 
 
@@ -404,9 +397,9 @@ def test_close_with_groups_in_flight_frees_the_server_and_is_idempotent(tmp_path
         server.engine.frozen = True
         sampler.update_weights(params(), version=1)
         sampler.submit(requests(5))
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 5)
+        until(lambda: server.groups == 5)
         sampler.close()
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 0)
+        until(lambda: server.groups == 0)
         sampler.close()
         assert os.listdir(tmp_path) == []
         for call in (lambda: sampler.submit(requests(1)), lambda: sampler.update_weights(params(), version=2)):
@@ -431,32 +424,3 @@ def test_another_model_is_an_error_that_names_the_tensor(tmp_path):
     ):
         sampler.update_weights(params(), version=1)
     assert CONFIG.vocab_size == 32
-
-
-def test_a_server_that_does_not_say_its_experts_is_named_where_they_are_needed(tmp_path):
-    with (
-        live(engine=SimulatedEngine(tensors())) as [server],
-        fleet(server, directory=tmp_path, routing=True) as sampler,
-        pytest.raises(InputError, match=rf"{server.address} does not say which experts it chose.*--routing"),
-    ):
-        sampler.update_weights(params(), version=1)
-    telling = live(engine=SimulatedEngine(tensors(), routing=True))
-    with telling as [server], fleet(server, directory=tmp_path, routing=True) as sampler:
-        sampler.update_weights(params(), version=1)
-
-
-def test_tokens_of_the_right_and_the_wrong_kind(tmp_path):
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for path, token in ((ours, "a"), (theirs, "b")):
-        path.write_text(token)
-        path.chmod(0o600)
-    with live(token_file=str(theirs)) as [server]:
-        with (
-            fleet(server, directory=tmp_path, token_file=str(ours)) as sampler,
-            pytest.raises(InputError, match=r"refuses the token of config\.service\.token_file"),
-        ):
-            sampler.update_weights(params(), version=1)
-        with fleet(server, directory=tmp_path, token_file=str(theirs)) as sampler:
-            sampler.update_weights(params(), version=1)
-            sampler.submit(requests(2))
-            assert ids(sampler.completed()) == wanted(2)

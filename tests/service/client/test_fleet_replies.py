@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.records.errors import RunError
-from isocompute_jax.service.client import member
 from tests.service.fleet_builders import fleet, live, params, requests, tensors, until
+
+pytestmark = pytest.mark.usefixtures("short_polls")
 
 
 class Crooked(SimulatedEngine):
@@ -58,11 +59,6 @@ CHANGES = {
     ),
     "logprobs": (changed(logprobs=lambda x: x[1:]), "8 tokens, 7 log-probabilities"),
 }
-
-
-@pytest.fixture(autouse=True)
-def short_polls(monkeypatch):
-    monkeypatch.setattr(member, "POLL_S", 0.05)
 
 
 @pytest.mark.parametrize("kind", CHANGES)
@@ -115,7 +111,7 @@ def test_control_c_is_seen_while_waiting(tmp_path, interruptible):
         server.engine.frozen = True
         sampler.update_weights(params(), version=1)
         sampler.submit(requests(2))
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 2)
+        until(lambda: server.groups == 2)
         learner = threading.get_ident()
         threading.Timer(0.1, lambda: signal.pthread_kill(learner, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -138,10 +134,10 @@ def test_a_process_that_just_ends_leaves_nothing(tmp_path):
         command = [sys.executable, "-c", textwrap.dedent(program), server.address, str(tmp_path)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout and process.stdout.readline() == b"sampling\n"
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 3)
+        until(lambda: server.groups == 3)
         assert os.listdir(tmp_path) != []
         _, errors = process.communicate()
         assert process.returncode == 0, errors.decode()
         assert errors == b""
         assert os.listdir(tmp_path) == []
-        until(lambda: server.do(lambda: server.server.servicer.groups) == 0)
+        until(lambda: server.groups == 0)

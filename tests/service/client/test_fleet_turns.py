@@ -11,9 +11,9 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.sampling import InProcessSampler, TurnSampler
 from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.engines.base import JaxSettings
 from isocompute_jax.service.server.engines.jax_engine import JaxEngine
 from isocompute_jax.service.server.servicer import Servicer
-from isocompute_jax.service.server.settings import JaxSettings
 from tests.sampling.turn_builders import PHRASE, assert_equal_completions, interruption
 from tests.service.fleet_builders import CONFIG, fleet, live, params, requests, tensors
 

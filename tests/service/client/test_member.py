@@ -1,19 +1,18 @@
 """How often an endpoint is asked how it is, and what it lacks of what a run needs."""
 
 import asyncio
-import dataclasses
 import types
 from typing import cast
 
 import pytest
 
 from isocompute_jax.service.client import member
-from isocompute_jax.service.client.member import SPARED_POLLS, Member, Needs, lack
+from isocompute_jax.service.client.member import SPARED_POLLS, Member, lack
 from isocompute_jax.service.client.sender import Sender
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
-NOTHING = Needs(routing=False, turn_tokens=0, token_versions=False)
+NOTHING = {"routing": False, "turn_tokens": 0, "token_versions": False}
 STATUS = dict(engine="vllm", engine_version="0.26.0", limits=pb.Limits(max_model_len=64))
 
 
@@ -28,7 +27,7 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
             "127.0.0.1:1",
             ServiceConfig(endpoints="127.0.0.1:1"),
             cast(Sender, types.SimpleNamespace(session="run#1")),
-            needs=Needs(routing=False, turn_tokens=0, token_versions=False),
+            lack=lambda status: "",
             changed=lambda: None,
             fail=lambda error: pytest.fail(str(error)),
         )
@@ -71,5 +70,5 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
     ],
 )
 def test_what_is_lacking_is_said(needs, status, said):
-    found = lack(pb.StatusReply(**STATUS | status), dataclasses.replace(NOTHING, **needs))
+    found = lack(pb.StatusReply(**STATUS | status), **NOTHING | needs)
     assert said in found and bool(found) == bool(said)

@@ -9,7 +9,7 @@ import pytest
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.refusals import SERVICE
 from tests.service import builders
-from tests.service.builders import Probe, arrays, chunk, end, header, request, run, serving, update
+from tests.service.builders import Probe, arrays, chunk, end, header, request, serving, update
 
 EACH = 250
 STATUSES = {
@@ -92,117 +92,86 @@ async def serves_on(engine, client):
     assert not list((await client.status()).tensors)
 
 
-def test_wrong_fields(settings):
+async def test_wrong_fields(settings):
     source = random.Random(0)
-
-    async def test():
-        engine = Probe()
-        async with serving(engine, **settings) as (_, client):
-            for _ in range(EACH):
-                data = bad_fields(source).SerializeToString()
-                if source.random() < 0.5:
-                    data += UNKNOWN_FIELD
-                status = await call(client, "Sample", [data])
-                assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
-            await serves_on(engine, client)
-
-    run(test())
+    engine = Probe()
+    async with serving(engine, **settings) as (_, client):
+        for _ in range(EACH):
+            data = bad_fields(source).SerializeToString()
+            if source.random() < 0.5:
+                data += UNKNOWN_FIELD
+            status = await call(client, "Sample", [data])
+            assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION)
+        await serves_on(engine, client)
 
 
 @pytest.mark.parametrize("method", ["Sample", "UpdateWeights", "Status", "Cancel"])
-def test_bytes_that_are_no_message_or_another(settings, method):
+async def test_bytes_that_are_no_message_or_another(settings, method):
     source = random.Random(1)
     good = {
         "Sample": request(group_size=2, max_tokens=3, seed=1).SerializeToString(),
         "Status": pb.StatusRequest(tensors=True).SerializeToString(),
         "Cancel": pb.CancelRequest(group_ids=["a", "b"]).SerializeToString(),
     }
-
-    async def test():
-        engine = Probe(slots=4096)
-        async with serving(engine, **settings) as (_, client):
-            statuses = set()
-            for _ in range(EACH):
-                if method == "UpdateWeights":  # a header and chunks, of which one is damaged or missing
-                    messages = [message.SerializeToString() for message in update(arrays(2), version=2)]
-                    at = source.randrange(len(messages))
-                    changed = mutated(source, messages[at]) if source.random() < 0.7 else b""
-                    messages[at : at + 1] = [changed] if changed else []
-                    statuses.add(await call(client, method, messages))
-                elif source.random() < 0.3:
-                    statuses.add(await call(client, method, [source.randbytes(source.randint(1, 200))]))
-                else:
-                    statuses.add(await call(client, method, [mutated(source, good[method])]))
-            assert grpc.StatusCode.INVALID_ARGUMENT in statuses
-            assert (await client.status()).serving
-            assert len(await client.sample(group_id="after")) == 2
-
-    run(test())
+    engine = Probe(slots=4096)
+    async with serving(engine, **settings) as (_, client):
+        statuses = set()
+        for _ in range(EACH):
+            if method == "UpdateWeights":  # a header and chunks, of which one is damaged or missing
+                messages = [message.SerializeToString() for message in update(arrays(2), version=2)]
+                at = source.randrange(len(messages))
+                changed = mutated(source, messages[at]) if source.random() < 0.7 else b""
+                messages[at : at + 1] = [changed] if changed else []
+                statuses.add(await call(client, method, messages))
+            elif source.random() < 0.3:
+                statuses.add(await call(client, method, [source.randbytes(source.randint(1, 200))]))
+            else:
+                statuses.add(await call(client, method, [mutated(source, good[method])]))
+        assert grpc.StatusCode.INVALID_ARGUMENT in statuses
+        assert (await client.status()).serving
+        assert len(await client.sample(group_id="after")) == 2
 
 
-def test_oversized_messages(settings):
-    async def test():
-        engine = Probe()
-        async with serving(engine, **settings) as (_, client):
-            large = b"\0" * (2 << 20)
-            for method in ("Sample", "UpdateWeights", "Status", "Cancel"):
-                assert await call(client, method, [large]) == grpc.StatusCode.RESOURCE_EXHAUSTED
-            big = chunk(0, np.zeros((2 << 19,), np.uint32)).SerializeToString()
-            first = header().SerializeToString()
-            assert await call(client, "UpdateWeights", [first, big]) == grpc.StatusCode.RESOURCE_EXHAUSTED
-            await serves_on(engine, client)
-
-    run(test())
+async def test_oversized_messages(settings):
+    engine = Probe()
+    async with serving(engine, **settings) as (_, client):
+        large = b"\0" * (2 << 20)
+        for method in ("Sample", "UpdateWeights", "Status", "Cancel"):
+            assert await call(client, method, [large]) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        big = chunk(0, np.zeros((2 << 19,), np.uint32)).SerializeToString()
+        first = header().SerializeToString()
+        assert await call(client, "UpdateWeights", [first, big]) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        await serves_on(engine, client)
 
 
-def test_wrong_tokens(settings):
-    source = random.Random(2)
-
-    async def test():
-        engine = Probe()
-        async with serving(engine, **settings) as (_, client):
-            messages = [message.SerializeToString() for message in update(arrays(2))]
-            for _ in range(EACH // 5):
-                token = "".join(source.choices("secrt ", k=source.randint(0, 9)))
-                if token != "secret":
-                    assert await call(client, "UpdateWeights", messages, token=token) == grpc.StatusCode.UNAUTHENTICATED
-            await serves_on(engine, client)
-            assert await call(client, "UpdateWeights", messages) is None
-
-    run(test())
-
-
-def test_wrong_parts_of_weights(settings):
+async def test_wrong_parts_of_weights(settings):
     source = random.Random(3)
 
     def number():
         return source.choice([-1, 0, 1, 3, 7, 2**31, 2**63 - 1, -(2**63)])
 
-    async def test():
-        engine = Probe()
-        async with serving(engine, **settings) as (_, client):
-            for _ in range(EACH):
-                size = source.randint(0, 3)
-                box = pb.Box(
-                    tensor=source.choice([0, 1, 2, 3, 4, 2**32 - 1]),
-                    offset=[number() for _ in range(size)],
-                    shape=[number() for _ in range(size)],
-                )
-                data = source.randbytes(source.choice([0, 2, 4, 48]))
-                part = source.choice(
-                    [
-                        pb.UpdateWeightsRequest(chunk=pb.WeightChunk(box=box, data=data)),
-                        pb.UpdateWeightsRequest(
-                            manifest=pb.Manifest(path="/etc/passwd", size=number(), boxes=[box], starts=[number()])
-                        ),
-                        end(number()),
-                        header(),
-                        pb.UpdateWeightsRequest(),
-                    ]
-                )
-                messages = [header(), part, end(len(data))]
-                status = await call(client, "UpdateWeights", [message.SerializeToString() for message in messages])
-                assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
-            await serves_on(engine, client)
-
-    run(test())
+    engine = Probe()
+    async with serving(engine, **settings) as (_, client):
+        for _ in range(EACH):
+            size = source.randint(0, 3)
+            box = pb.Box(
+                tensor=source.choice([0, 1, 2, 3, 4, 2**32 - 1]),
+                offset=[number() for _ in range(size)],
+                shape=[number() for _ in range(size)],
+            )
+            data = source.randbytes(source.choice([0, 2, 4, 48]))
+            part = source.choice(
+                [
+                    pb.UpdateWeightsRequest(chunk=pb.WeightChunk(box=box, data=data)),
+                    pb.UpdateWeightsRequest(
+                        manifest=pb.Manifest(path="/etc/passwd", size=number(), boxes=[box], starts=[number()])
+                    ),
+                    end(number()),
+                    header(),
+                    pb.UpdateWeightsRequest(),
+                ]
+            )
+            messages = [header(), part, end(len(data))]
+            status = await call(client, "UpdateWeights", [message.SerializeToString() for message in messages])
+            assert status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
+        await serves_on(engine, client)

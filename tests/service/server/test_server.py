@@ -23,83 +23,17 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.server import metrics
 from isocompute_jax.service.server.refusals import SERVICE
-from isocompute_jax.service.server.server import Server
-from isocompute_jax.service.server.settings import ServerConfig, is_loopback
+from isocompute_jax.service.server.server import Server, ServerConfig, is_loopback
 from tests import mains
-from tests.service.builders import Probe, arrays, health_stub, refused, request, run, serving, update
+from tests.service.builders import Probe, arrays, begun, health_stub, refused, request, run, serving, update
 
 Code = grpc.StatusCode
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A folder with two authorities, a server's certificate by one and a client's by each."""
-    folder = tmp_path_factory.mktemp("certificates")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for authority in ("ca", "other"):
-        out = ("-keyout", folder / f"{authority}.key", "-out", folder / f"{authority}.pem")
-        openssl("req", "-x509", *key, "-days", 2, "-subj", f"/CN={authority}", *out)
-    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "other")):
-        asked, made = folder / f"{name}.csr", folder / f"{name}.pem"
-        openssl("req", *key, "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", asked)
-        by = ("-CA", folder / f"{authority}.pem", "-CAkey", folder / f"{authority}.key", "-CAcreateserial")
-        openssl("x509", "-req", "-in", asked, *by, "-days", 2, "-extfile", folder / "names", "-out", made)
-    return folder
-
-
 def client_credentials(folder, authority="ca", name=None) -> grpc.ChannelCredentials:
     files = [folder / f"{authority}.pem", *([folder / f"{name}.key", folder / f"{name}.pem"] if name else [])]
     return grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
-
-
-def test_tls(tmp_path, certificates):
-    (tmp_path / "token").write_text("secret")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "weights").mkdir()
-    tls = {"tls_cert": str(certificates / "server.pem"), "tls_key": str(certificates / "server.key")}
-
-    async def test():
-        engine, token = Probe(), {"token_file": str(tmp_path / "token")}
-        good = client_credentials(certificates)
-        async with serving(engine, tmp_path / "weights", credentials=good, **tls, **token) as (server, client):
-            assert len(await client.sample()) == 2
-            await client.update(update(arrays(1), version=1), token="secret")
-            assert engine.version == 1
-            bad = client_credentials(certificates, "other")
-            async with grpc.aio.secure_channel(server.address, bad) as channel:
-                stub = sampler_pb2_grpc.SamplerStub(channel)
-                await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
-            async with grpc.aio.insecure_channel(server.address) as channel:
-                stub = sampler_pb2_grpc.SamplerStub(channel)
-                await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
-
-    run(test())
-
-
-def test_mutual_tls(tmp_path, certificates):
-    tls = {
-        "tls_cert": str(certificates / "server.pem"),
-        "tls_key": str(certificates / "server.key"),
-        "tls_client_ca": str(certificates / "ca.pem"),
-    }
-
-    async def test():
-        good = client_credentials(certificates, name="client")
-        async with serving(Probe(), tmp_path, credentials=good, **tls) as (server, client):
-            assert len(await client.sample()) == 2
-            for name in (None, "stranger"):
-                bad = client_credentials(certificates, name=name)
-                async with grpc.aio.secure_channel(server.address, bad) as channel:
-                    stub = sampler_pb2_grpc.SamplerStub(channel)
-                    await refused(stub.Status(pb.StatusRequest()), Code.UNAVAILABLE)
-
-    run(test())
 
 
 @pytest.mark.parametrize(
@@ -127,67 +61,50 @@ def test_loopback_addresses():
 
 
 @pytest.mark.parametrize("flag", ["tls_cert", "tls_key", "token_file"])
-def test_files_that_cannot_be_read_are_named(tmp_path, certificates, flag):
+async def test_files_that_cannot_be_read_are_named(tmp_path, certificates, flag):
     names = {"tls_cert": "server.pem", "tls_key": "server.key"} | {flag: "nowhere"}
     paths: dict[str, Any] = {field: str(certificates / name) for field, name in names.items()}
     config = ServerConfig(weights_dir=str(tmp_path), **paths)
-
-    async def test():
-        with pytest.raises(InputError, match=rf"--{flag}=.*nowhere"):
-            await Server(Probe(), config).start()
-
-    run(test())
+    with pytest.raises(InputError, match=rf"--{flag}=.*nowhere"):
+        await Server(Probe(), config).start()
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two\nlines", "ümlaut"])
-def test_tokens_that_cannot_be_sent(tmp_path, content):
+async def test_tokens_that_cannot_be_sent(tmp_path, content):
     (tmp_path / "token").write_text(content)
     (tmp_path / "token").chmod(0o600)
-
-    async def test():
-        with pytest.raises(InputError, match=r"--token_file.*(empty|one line)"):
-            Server(Probe(), ServerConfig(weights_dir=str(tmp_path), token_file=str(tmp_path / "token")))
-
-    run(test())
+    with pytest.raises(InputError, match=r"--token_file.*(empty|one line)"):
+        Server(Probe(), ServerConfig(weights_dir=str(tmp_path), token_file=str(tmp_path / "token")))
 
 
-def test_a_port_in_use_is_said(tmp_path):
-    async def test():
-        async with serving(Probe(), tmp_path) as (server, _):
-            port = int(server.address.rpartition(":")[2])
-            second = Server(Probe(), ServerConfig(weights_dir=str(tmp_path), port=port))
-            with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
-                await second.start()
-            await second.stop(0)
-
-    run(test())
+async def test_a_port_in_use_is_said(tmp_path):
+    async with serving(Probe(), tmp_path) as (server, _):
+        port = int(server.address.rpartition(":")[2])
+        second = Server(Probe(), ServerConfig(weights_dir=str(tmp_path), port=port))
+        with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
+            await second.start()
+        await second.stop(0)
 
 
-def test_unix_sockets(tmp_path):
-    async def test():
-        async with serving(Probe(), tmp_path, host=f"unix:{tmp_path}/socket") as (server, client):
-            assert server.address == f"unix:{tmp_path}/socket"
-            assert len(await client.sample()) == 2
-
-    run(test())
+async def test_unix_sockets(tmp_path):
+    async with serving(Probe(), tmp_path, host=f"unix:{tmp_path}/socket") as (server, client):
+        assert server.address == f"unix:{tmp_path}/socket"
+        assert len(await client.sample()) == 2
 
 
-def test_reflection_and_unknown_health(tmp_path):
-    async def test():
-        async with serving(Probe(), tmp_path) as (_, client):
-            stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)  # pyright: ignore[reportArgumentType]
-            asked = [
-                reflection_pb2.ServerReflectionRequest(list_services=""),
-                reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
-            ]
-            listed, found = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
-            names = {service.name for service in listed.list_services_response.service}
-            assert {SERVICE, "grpc.health.v1.Health"} <= names
-            assert found.file_descriptor_response.file_descriptor_proto
-            health = health_stub(client)
-            await refused(health.Check(health_pb2.HealthCheckRequest(service="unknown")), Code.NOT_FOUND)
-
-    run(test())
+async def test_reflection_and_unknown_health(tmp_path):
+    async with serving(Probe(), tmp_path) as (_, client):
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)  # pyright: ignore[reportArgumentType]
+        asked = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+        ]
+        listed, found = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
+        names = {service.name for service in listed.list_services_response.service}
+        assert {SERVICE, "grpc.health.v1.Health"} <= names
+        assert found.file_descriptor_response.file_descriptor_proto
+        health = health_stub(client)
+        await refused(health.Check(health_pb2.HealthCheckRequest(service="unknown")), Code.NOT_FOUND)
 
 
 def free_port() -> int:
@@ -226,7 +143,7 @@ def test_metrics_for_slow_callers_take_few_threads_and_write_nothing(tmp_path, m
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_metrics_over_mutual_tls(tmp_path, certificates):
+async def test_metrics_over_mutual_tls(tmp_path, certificates):
     port = free_port()
     tls = {
         "tls_cert": str(certificates / "server.pem"),
@@ -242,19 +159,16 @@ def test_metrics_over_mutual_tls(tmp_path, certificates):
         with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", timeout=10, context=context) as reply:
             return reply.read()
 
-    async def test():
-        good = client_credentials(certificates, name="client")
-        async with serving(Probe(), tmp_path, credentials=good, metrics_port=port, **tls):
-            silent = socket.create_connection(("127.0.0.1", port))  # which is to hold nobody up
-            assert b"isocompute_version" in await asyncio.to_thread(scrape, known=True)
-            with pytest.raises(OSError):
-                await asyncio.to_thread(scrape, known=False)
-            silent.close()
-
-    run(test())
+    good = client_credentials(certificates, name="client")
+    async with serving(Probe(), tmp_path, credentials=good, metrics_port=port, **tls):
+        silent = socket.create_connection(("127.0.0.1", port))  # which is to hold nobody up
+        assert b"isocompute_version" in await asyncio.to_thread(scrape, known=True)
+        with pytest.raises(OSError):
+            await asyncio.to_thread(scrape, known=False)
+        silent.close()
 
 
-def test_metrics(tmp_path):
+async def test_metrics(tmp_path):
     port = free_port()
 
     def scrape() -> dict[str, float]:
@@ -262,55 +176,47 @@ def test_metrics(tmp_path):
             lines = reply.read().decode().splitlines()
         return {name: float(value) for name, _, value in (li.rpartition(" ") for li in lines if li[0] != "#")}
 
-    async def test():
-        engine = Probe()
-        async with serving(engine, tmp_path, metrics_port=port) as (_, client):
-            await client.sample(group_size=3)
-            await refused(client.sample(group_size=0), Code.INVALID_ARGUMENT)
-            await client.update(update(arrays(1), version=5))
-            engine.frozen = True
-            call = client.start(group_size=1)
-            await engine.started.acquire()
-            await engine.started.acquire()
-            found = await asyncio.to_thread(scrape)
-            assert found["isocompute_rollouts_total"] == 3
-            assert found["isocompute_tokens_total"] == engine.tokens_generated == 24
-            assert found['isocompute_refused_total{code="INVALID_ARGUMENT",method="Sample"}'] == 1
-            assert found["isocompute_update_seconds_count"] == 1
-            assert (found["isocompute_groups_running"], found["isocompute_groups_waiting"]) == (1, 0)
-            assert (found["isocompute_version"], found["isocompute_serving"]) == (5, 1)
-            assert found["isocompute_drawn_tokens_total"] == engine.tokens_generated
-            assert 0 <= found["isocompute_weights_age_seconds"] < found["isocompute_uptime_seconds"]
-            call.cancel()
-        with pytest.raises(OSError):
-            await asyncio.to_thread(scrape)
-
-    run(test())
-
-
-def test_shutdown_lets_running_groups_end(tmp_path):
-    async def test():
-        engine = Probe()
+    engine = Probe()
+    async with serving(engine, tmp_path, metrics_port=port) as (_, client):
+        await client.sample(group_size=3)
+        await refused(client.sample(group_size=0), Code.INVALID_ARGUMENT)
+        await client.update(update(arrays(1), version=5))
         engine.frozen = True
-        async with serving(engine, tmp_path) as (server, client):
-            task = asyncio.create_task(client.sample())
-            await engine.started.acquire()
-            assert not (await client.status()).draining
-            stopping = asyncio.create_task(server.stop(10))
-            while (await client.status()).serving:
-                pass
-            assert (await client.status()).draining
-            await refused(client.sample(group_id="late"), Code.UNAVAILABLE, "shutting down")
-            await refused(client.update(update(arrays(1))), Code.UNAVAILABLE, "shutting down")
-            health = health_stub(client)
-            reply = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
-            assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            assert not task.done()
-            engine.frozen = False
-            assert len(await task) == 2
-            await stopping
+        call = client.start(group_size=1)
+        await engine.started.acquire()
+        await engine.started.acquire()
+        found = await asyncio.to_thread(scrape)
+        assert found["isocompute_rollouts_total"] == 3
+        assert found["isocompute_tokens_total"] == engine.tokens_generated == 24
+        assert found['isocompute_refused_total{code="INVALID_ARGUMENT",method="Sample"}'] == 1
+        assert found["isocompute_update_seconds_count"] == 1
+        assert (found["isocompute_groups_running"], found["isocompute_groups_waiting"]) == (1, 0)
+        assert (found["isocompute_version"], found["isocompute_serving"]) == (5, 1)
+        assert found["isocompute_drawn_tokens_total"] == engine.tokens_generated
+        assert 0 <= found["isocompute_weights_age_seconds"] < found["isocompute_uptime_seconds"]
+        call.cancel()
+    with pytest.raises(OSError):
+        await asyncio.to_thread(scrape)
 
-    run(test())
+
+async def test_shutdown_lets_running_groups_end(tmp_path):
+    engine = Probe(frozen=True)
+    async with serving(engine, tmp_path) as (server, client):
+        [task] = await begun(client, engine)
+        assert not (await client.status()).draining
+        stopping = asyncio.create_task(server.stop(10))
+        while (await client.status()).serving:
+            pass
+        assert (await client.status()).draining
+        await refused(client.sample(group_id="late"), Code.UNAVAILABLE, "shutting down")
+        await refused(client.update(update(arrays(1))), Code.UNAVAILABLE, "shutting down")
+        health = health_stub(client)
+        reply = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert not task.done()
+        engine.frozen = False
+        assert len(await task) == 2
+        await stopping
 
 
 class Process:
@@ -340,6 +246,19 @@ class Process:
         self.process.kill()
         self.process.communicate()
 
+    def draw(self, use) -> None:
+        """Has it draw a group, then runs `use` with the call."""
+
+        async def main():
+            async with grpc.aio.insecure_channel(self.port_file.read_text()) as channel:
+                stub = sampler_pb2_grpc.SamplerStub(channel)
+                call = stub.Sample(request())
+                while not (await stub.Status(pb.StatusRequest())).running_groups:
+                    await asyncio.sleep(0.01)
+                await use(call)
+
+        run(main())
+
     def end(self) -> int:
         _, rest = self.process.communicate(timeout=300)
         self.lines.append(rest)
@@ -348,20 +267,14 @@ class Process:
 
 def test_a_process_ends_gracefully(tmp_path):
     with Process(tmp_path, "--tokens_per_s=200", "--median_length=100") as server:
-        address = server.port_file.read_text()
-        assert server.lines[-1].endswith(f"listening on {address}\n")
+        assert server.lines[-1].endswith(f"listening on {server.port_file.read_text()}\n")
 
-        async def test():
-            async with grpc.aio.insecure_channel(address) as channel:
-                stub = sampler_pb2_grpc.SamplerStub(channel)
-                call = stub.Sample(request())
-                while not (await stub.Status(pb.StatusRequest())).tokens_generated:
-                    await asyncio.sleep(0.01)
-                server.process.send_signal(signal.SIGTERM)
-                done = [one async for reply in call for one in reply.completions]
-                assert sorted(one.index for one in done) == [0, 1] and len(done[0].tokens) == 100
+        async def end(call):
+            server.process.send_signal(signal.SIGTERM)
+            done = [one async for reply in call for one in reply.completions]
+            assert sorted(one.index for one in done) == [0, 1] and len(done[0].tokens) == 100
 
-        run(test())
+        server.draw(end)
         assert server.end() == 0, server.lines
         assert os.listdir(tmp_path) == []
         assert "Traceback" not in "".join(server.lines)
@@ -370,34 +283,24 @@ def test_a_process_ends_gracefully(tmp_path):
 def test_groups_that_outlast_the_grace_are_refused(tmp_path):
     with Process(tmp_path, "--tokens_per_s=0", "--grace_s=0.2") as server:
 
-        async def test():
-            async with grpc.aio.insecure_channel(server.port_file.read_text()) as channel:
-                stub = sampler_pb2_grpc.SamplerStub(channel)
-                call = stub.Sample(request())
-                while not (await stub.Status(pb.StatusRequest())).running_groups:
-                    await asyncio.sleep(0.01)
-                server.process.send_signal(signal.SIGINT)
-                await refused(call.read(), Code.UNAVAILABLE, "shut down")
+        async def end(call):
+            server.process.send_signal(signal.SIGINT)
+            await refused(call.read(), Code.UNAVAILABLE, "shut down")
 
-        run(test())
+        server.draw(end)
         assert server.end() == 0, server.lines
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
     with Process(tmp_path, "--tokens_per_s=0", "--grace_s=1000") as server:
 
-        async def test():
-            async with grpc.aio.insecure_channel(server.port_file.read_text()) as channel:
-                stub = sampler_pb2_grpc.SamplerStub(channel)
-                call = stub.Sample(request())
-                while not (await stub.Status(pb.StatusRequest())).running_groups:
-                    await asyncio.sleep(0.01)
-                server.process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(server.wait_for, "shutting down")
-                server.process.send_signal(signal.SIGTERM)
-                await refused(call.read(), Code.UNAVAILABLE)
+        async def end(call):
+            server.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, "shutting down")
+            server.process.send_signal(signal.SIGTERM)
+            await refused(call.read(), Code.UNAVAILABLE)
 
-        run(test())
+        server.draw(end)
         assert server.end() == 128 + signal.SIGTERM
         assert os.listdir(tmp_path) == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from tests.service.builders import TENSORS, Probe, arrays, chunk, end, header, refused, run, serving
+from tests.service.builders import TENSORS, Probe, arrays, chunk, end, header, refused, serving
 from tests.service.receiving_engine import ReceivingSimulated
 
 Code = grpc.StatusCode
@@ -31,36 +31,18 @@ RIGHT: dict[str, Any] = dict(
         ({}, Code.FAILED_PRECONDITION, "no weights come by NCCL: the learner did not come"),
     ],
 )
-def test_an_opening_that_is_wrong_is_refused(tmp_path, wrong, code, said):
-    async def test():
-        engine = ReceivingSimulated(TENSORS, devices=2, join_s=0.1)
-        async with serving(engine, tmp_path) as (_, client):
-            await refused(client.stub.OpenTransfer(pb.OpenTransferRequest(**RIGHT | wrong)), code, said)
-            assert engine.opened == 0 and await client.sample()
-
-    run(test())
+async def test_an_opening_that_is_wrong_is_refused(tmp_path, wrong, code, said):
+    engine = ReceivingSimulated(TENSORS, devices=2, join_s=0.1)
+    async with serving(engine, tmp_path) as (_, client):
+        await refused(client.stub.OpenTransfer(pb.OpenTransferRequest(**RIGHT | wrong)), code, said)
+        assert engine.opened == 0 and await client.sample()
 
 
-def test_an_engine_that_takes_none_says_so(tmp_path):
-    async def test():
-        async with serving(Probe(), tmp_path) as (_, client):
-            said = "the engine simulated takes none by NCCL: send a file, or chunks"
-            await refused(client.stub.OpenTransfer(pb.OpenTransferRequest(**RIGHT)), Code.FAILED_PRECONDITION, said)
-            assert (await client.status()).nccl == ""
-
-    run(test())
-
-
-def test_opening_needs_the_token(tmp_path):
-    async def test():
-        (tmp_path / "token").touch(mode=0o600)
-        (tmp_path / "token").write_text("secret")
-        engine = ReceivingSimulated(TENSORS, devices=2)
-        async with serving(engine, tmp_path, token_file=str(tmp_path / "token")) as (_, client):
-            call = client.stub.OpenTransfer(pb.OpenTransferRequest(**RIGHT))
-            await refused(call, Code.UNAUTHENTICATED, "the server's token")
-
-    run(test())
+async def test_an_engine_that_takes_none_says_so(tmp_path):
+    async with serving(Probe(), tmp_path) as (_, client):
+        said = "the engine simulated takes none by NCCL: send a file, or chunks"
+        await refused(client.stub.OpenTransfer(pb.OpenTransferRequest(**RIGHT)), Code.FAILED_PRECONDITION, said)
+        assert (await client.status()).nccl == ""
 
 
 SENT = pb.UpdateWeightsRequest(device=pb.DeviceWeights(transfer=7))
@@ -75,11 +57,8 @@ SENT = pb.UpdateWeightsRequest(device=pb.DeviceWeights(transfer=7))
         ([header(), SENT, SENT, end(0)], Code.INVALID_ARGUMENT, "need no other part"),
     ],
 )
-def test_weights_that_no_communicator_brings_are_refused(tmp_path, parts, code, said):
-    async def test():
-        engine = ReceivingSimulated(TENSORS, devices=2)
-        async with serving(engine, tmp_path) as (server, client):
-            await refused(client.update(parts), code, said)
-            assert server.servicer.serving and (engine.received, engine.half_taken) == (0, 0)
-
-    run(test())
+async def test_weights_that_no_communicator_brings_are_refused(tmp_path, parts, code, said):
+    engine = ReceivingSimulated(TENSORS, devices=2)
+    async with serving(engine, tmp_path) as (server, client):
+        await refused(client.update(parts), code, said)
+        assert server.servicer.serving and (engine.received, engine.half_taken) == (0, 0)

@@ -9,18 +9,12 @@ import pytest
 from isocompute_jax.service.weights import nccl
 from isocompute_jax.service.weights.nccl import TransferError
 from tests.service.fake_nccl import Fake
+from tests.service.fleet_builders import until
 
 
 @pytest.fixture
 def library(tmp_path_factory):
     return Fake(tmp_path_factory.mktemp("n"))
-
-
-def idle(library):
-    end = time.monotonic() + 10
-    while not library.idle:
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_rank_that_never_comes_is_waited_for_until_it_is_given_up(library):
@@ -33,7 +27,7 @@ def test_a_rank_that_never_comes_is_waited_for_until_it_is_given_up(library):
         communicator.done()
     with pytest.raises(TransferError, match="was given up"):
         communicator.broadcast(0, 1, None)
-    idle(library)
+    until(lambda: library.idle)
 
 
 def test_what_owns_the_bytes_is_held_until_it_is_given_up(library):
@@ -45,7 +39,7 @@ def test_what_owns_the_bytes_is_held_until_it_is_given_up(library):
     communicator.broadcast(numbers.ctypes.data, 4, numbers)
     assert communicator._kept is numbers
     communicator.abort()
-    idle(library)
+    until(lambda: library.idle)
 
 
 def test_a_call_that_fails_is_named(library):

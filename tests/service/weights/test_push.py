@@ -14,12 +14,12 @@ from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax import model, sharding
 from isocompute_jax.model import hf_boxes, hf_tensors
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client import connection
+from isocompute_jax.service.client.connection import Endpoint, update_calls
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights import send
-from isocompute_jax.service.weights.files import file_layout
-from isocompute_jax.service.weights.send import Outbox, Push
+from isocompute_jax.service.weights import files
+from isocompute_jax.service.weights.files import Outbox, file_layout
 from tests import mains
 from tests.model.tiny import random_params, tiny_config
 from tests.service.fleet_builders import CONFIG, live, tensors
@@ -43,14 +43,14 @@ def make_outbox(directory, config=CONFIG, **changes) -> Outbox:
     return Outbox(str(directory), **{"run": "run", "tensors": tensors(config), "whole": True, **changes})
 
 
-def push_all(server, *batches: Push) -> list[pb.UpdateWeightsReply]:
+def push_all(server, *batches) -> list[pb.UpdateWeightsReply]:
     """Pushes at the same time, each over connections of its own."""
 
     async def run():
         endpoints = [Endpoint(server.address, ServiceConfig()) for _ in batches]
         try:
             return await asyncio.gather(
-                *(end.push(push, sent=lambda: None) for end, push in zip(endpoints, batches, strict=True))
+                *(end.push(calls, sent=lambda: None) for end, calls in zip(endpoints, batches, strict=True))
             )
         finally:
             for endpoint in endpoints:
@@ -59,10 +59,9 @@ def push_all(server, *batches: Push) -> list[pb.UpdateWeightsReply]:
     return asyncio.run(run())
 
 
-def make_push(parcel, **changes) -> Push:
-    return Push(
-        **{"parcel": parcel, "session": "s", "in_flight": pb.IN_FLIGHT_ABORT, "shared": False, "streams": 2, **changes}
-    )
+def calls_of(parcel, **changes):
+    settings = {"session": "s", "in_flight": pb.IN_FLIGHT_ABORT, "shared": False, "streams": 2}
+    return update_calls(parcel, **settings | changes)
 
 
 @pytest.mark.parametrize("mesh_axes", [None, dict(fsdp=2, tensor=4)])
@@ -101,9 +100,9 @@ def left_by_a_killed_learner(directory, run: str) -> pathlib.Path:
 import os
 import numpy as np
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.weights import send
+from isocompute_jax.service.weights import files
 tensor = TensorSpec("t", "float32", (3,))
-parcel = send.Outbox({str(directory)!r}, run={run!r}, tensors=[tensor], whole=True).write(
+parcel = files.Outbox({str(directory)!r}, run={run!r}, tensors=[tensor], whole=True).write(
     [(tensor.box, np.zeros(3, np.float32))], version=1
 )
 print(parcel.path, flush=True)
@@ -132,7 +131,7 @@ def test_what_killed_learners_left_in_memory_is_swept_away(tmp_path, monkeypatch
     alive = make_outbox(tmp_path, run="alive")
     kept = alive.write(hf_boxes(CONFIG, random_params(CONFIG)), version=1)
     assert left.exists()
-    monkeypatch.setattr(send, "LOCAL", str(tmp_path))  # where no other machine's learner can be alive
+    monkeypatch.setattr(files, "LOCAL", str(tmp_path))  # where no other machine's learner can be alive
     other = make_outbox(tmp_path, run="other")
     assert os.path.exists(kept.path) and not left.parent.exists()
     for outbox in (alive, other):
@@ -166,13 +165,13 @@ def test_no_room_is_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_server_gets_every_bit(tmp_path, monkeypatch, dtype, shared):
-    monkeypatch.setattr(send, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(connection, "CHUNK_BYTES", 256)
     config = tiny_config(vocab_size=32, dtype=dtype)
     params = random_params(config)
     outbox = make_outbox(tmp_path, config)
     parcel = outbox.write(hf_boxes(config, params), version=3)
     with live(engine=SimulatedEngine(tensors(config)), weights_dir=str(tmp_path)) as [server]:
-        [reply] = push_all(server, make_push(parcel, shared=shared, streams=3))
+        [reply] = push_all(server, calls_of(parcel, shared=shared, streams=3))
     assert reply.version == 3 == server.engine.version
     assert without_padding(config, server.engine.weights) == without_padding(config, wanted_file(config, params))
     outbox.close()
@@ -181,7 +180,7 @@ def test_a_server_gets_every_bit(tmp_path, monkeypatch, dtype, shared):
 @pytest.mark.parametrize("shared", [(True, True), (True, False), (False, False)])
 def test_two_hosts_each_send_their_shards(tmp_path, monkeypatch, shared):
     """Whatever way each of them sends; neither holds the whole model."""
-    monkeypatch.setattr(send, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(connection, "CHUNK_BYTES", 256)
     params = random_params(CONFIG)
     mesh = sharding.make_mesh(fsdp=2, tensor=4)
     boxes = list(hf_boxes(CONFIG, jax.device_put(params, model.param_shardings(CONFIG, mesh))))
@@ -191,7 +190,7 @@ def test_two_hosts_each_send_their_shards(tmp_path, monkeypatch, shared):
     assert all(len(parcel.data) < 0.9 * whole for parcel in parcels)
     with live(engine=SimulatedEngine(tensors()), weights_dir=str(tmp_path)) as [server]:
         batches = [
-            make_push(parcel, shared=shared[i], process_index=i, process_count=2) for i, parcel in enumerate(parcels)
+            calls_of(parcel, shared=shared[i], process_index=i, process_count=2) for i, parcel in enumerate(parcels)
         ]
         push_all(server, *batches)
     assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, params))
@@ -206,7 +205,7 @@ def test_a_host_without_a_shard_of_its_own_sends_nothing(tmp_path):
     with live(engine=SimulatedEngine(tensors()), weights_dir=str(tmp_path)) as [server]:
         for shared in (True, False):
             push_all(
-                server, *(make_push(p, shared=shared, process_index=i, process_count=2) for i, p in enumerate(parcels))
+                server, *(calls_of(p, shared=shared, process_index=i, process_count=2) for i, p in enumerate(parcels))
             )
     assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, params))
     for outbox in outboxes:
@@ -216,9 +215,7 @@ def test_a_host_without_a_shard_of_its_own_sends_nothing(tmp_path):
 def test_calls_share_the_bytes_and_never_one_call_per_tensor(tmp_path):
     outbox = make_outbox(tmp_path)
     parcel = outbox.write(hf_boxes(CONFIG, random_params(CONFIG)), version=1)
-    push = make_push(parcel, streams=2)
-    assert push.calls == 2
-    messages = [[pb.UpdateWeightsRequest.FromString(m) for m in push.messages(i)] for i in range(2)]
+    messages = [[pb.UpdateWeightsRequest.FromString(m) for m in call] for call in calls_of(parcel, streams=2)]
     headers = [call[0].header for call in messages]
     assert [(header.sender, header.senders) for header in headers] == [(0, 2), (1, 2)]
     assert sum(call[-1].end.bytes for call in messages) == sum(tensor.nbytes for tensor in tensors())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.receive import StagingArea
+from isocompute_jax.service.weights.files import StagingArea
 from tests import mains
 from tests.service.builders import (
     TENSORS,
@@ -28,13 +28,12 @@ from tests.service.builders import (
     serves,
     serving,
     staged,
+    token_file,
     update,
 )
 
 Code = grpc.StatusCode
 FIRST = arrays(1)
-
-Code = grpc.StatusCode
 
 
 def damaged(message):
@@ -103,36 +102,29 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_update_leaves_the_old_weights(tmp_path, name):
+async def test_a_bad_update_leaves_the_old_weights(tmp_path, name):
     messages, code, words = BAD[name]
-
-    async def test():
-        engine = Probe()
-        async with serving(engine, tmp_path) as (_, client):
-            await client.update(update(FIRST, version=1))
-            await refused(client.update(messages), code, words)
-            await serves(engine, client, FIRST, 1)
-            await client.update(update(arrays(3), version=3))
-            await serves(engine, client, arrays(3), 3)
-        assert os.listdir(tmp_path) == []
-
-    run(test())
+    engine = Probe()
+    async with serving(engine, tmp_path) as (_, client):
+        await client.update(update(FIRST, version=1))
+        await refused(client.update(messages), code, words)
+        await serves(engine, client, FIRST, 1)
+        await client.update(update(arrays(3), version=3))
+        await serves(engine, client, arrays(3), 3)
+    assert os.listdir(tmp_path) == []
 
 
-def test_headers_may_list_tensors_in_any_order(tmp_path):
-    async def test():
-        engine, values, order = Probe(), arrays(2), [2, 0, 3, 1]
-        async with serving(engine, tmp_path) as (_, client):
-            messages = [
-                header([TENSORS[i] for i in order], version=2),
-                *(chunk(place, values[i]) for place, i in enumerate(order)),
-                end(manifest_bytes()),
-            ]
-            reply = await client.update(messages)
-            assert reply.version == 2 and 0 <= reply.paused_s <= reply.apply_s
-            await serves(engine, client, values, 2)
-
-    run(test())
+async def test_headers_may_list_tensors_in_any_order(tmp_path):
+    engine, values, order = Probe(), arrays(2), [2, 0, 3, 1]
+    async with serving(engine, tmp_path) as (_, client):
+        messages = [
+            header([TENSORS[i] for i in order], version=2),
+            *(chunk(place, values[i]) for place, i in enumerate(order)),
+            end(manifest_bytes()),
+        ]
+        reply = await client.update(messages)
+        assert reply.version == 2 and 0 <= reply.paused_s <= reply.apply_s
+        await serves(engine, client, values, 2)
 
 
 @st.composite
@@ -182,120 +174,103 @@ def test_any_cut_in_any_order_from_any_senders_arrives(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("how", ["breaks", "half", "damaged", "twice", "disagrees", "silent", "absent"])
-def test_one_bad_sender_ends_the_update_for_all(tmp_path, how):
-    async def test():
-        engine = Probe()
-        timeout_s = 0.3 if how in ("silent", "absent") else 60.0
-        async with serving(engine, tmp_path, peer_timeout_s=timeout_s) as (server, client):
-            await client.update(update(FIRST, version=1))
-            good = asyncio.create_task(client.update(update(arrays(2), version=2, sender=0, senders=2)))
-            while server.servicer.updates.senders < 1:
+async def test_one_bad_sender_ends_the_update_for_all(tmp_path, how):
+    engine = Probe()
+    timeout_s = 0.3 if how in ("silent", "absent") else 60.0
+    async with serving(engine, tmp_path, peer_timeout_s=timeout_s) as (server, client):
+        await client.update(update(FIRST, version=1))
+        good = asyncio.create_task(client.update(update(arrays(2), version=2, sender=0, senders=2)))
+        while server.servicer.updates.senders < 1:
+            await asyncio.sleep(0)
+        other = update(arrays(2), version=2, sender=1, senders=2)
+        code, words = Code.DATA_LOSS, ""
+        if how == "breaks":
+            call = client.stub.UpdateWeights()
+            await call.write(other[0])
+            await call.write(other[1])
+            while server.servicer.updates.senders < 2:
                 await asyncio.sleep(0)
-            other = update(arrays(2), version=2, sender=1, senders=2)
-            code, words = Code.DATA_LOSS, ""
-            if how == "breaks":
-                call = client.stub.UpdateWeights()
-                await call.write(other[0])
-                await call.write(other[1])
-                while server.servicer.updates.senders < 2:
-                    await asyncio.sleep(0)
-                call.cancel()  # which the server meets as a broken call, or as the end of the stream
-            elif how == "half":
-                await refused(client.update(other[:2]), code, words := "ended before")
-            elif how == "damaged":
-                await refused(client.update([other[0], damaged(other[1]), *other[2:]]), code, words := "checksum")
-            elif how == "twice":
-                code, words = Code.INVALID_ARGUMENT, "sender 0"
-                again = client.update(update(arrays(2), version=2, sender=0, senders=2))
-                await refused(again, code, words)
-            elif how == "disagrees":
-                code, words = Code.INVALID_ARGUMENT, "do not agree"
-                await refused(client.update([header(version=2, sender=1, senders=3)]), code, words)
-            elif how == "silent":
-                call = client.stub.UpdateWeights()
-                await call.write(other[0])
-                await refused(call, code, words := "waited 0.3 s")
-            else:
-                words = "waited 0.3 s for the other senders of version 2"
-            await refused(good, code, words)
-            await serves(engine, client, FIRST, 1)
-            await asyncio.gather(*(client.update(update(arrays(5), version=2, sender=k, senders=2)) for k in range(2)))
-            await serves(engine, client, arrays(5), 2)
-
-    run(test())
+            call.cancel()  # which the server meets as a broken call, or as the end of the stream
+        elif how == "half":
+            await refused(client.update(other[:2]), code, words := "ended before")
+        elif how == "damaged":
+            await refused(client.update([other[0], damaged(other[1]), *other[2:]]), code, words := "checksum")
+        elif how == "twice":
+            code, words = Code.INVALID_ARGUMENT, "sender 0"
+            again = client.update(update(arrays(2), version=2, sender=0, senders=2))
+            await refused(again, code, words)
+        elif how == "disagrees":
+            code, words = Code.INVALID_ARGUMENT, "do not agree"
+            await refused(client.update([header(version=2, sender=1, senders=3)]), code, words)
+        elif how == "silent":
+            call = client.stub.UpdateWeights()
+            await call.write(other[0])
+            await refused(call, code, words := "waited 0.3 s")
+        else:
+            words = "waited 0.3 s for the other senders of version 2"
+        await refused(good, code, words)
+        await serves(engine, client, FIRST, 1)
+        await asyncio.gather(*(client.update(update(arrays(5), version=2, sender=k, senders=2)) for k in range(2)))
+        await serves(engine, client, arrays(5), 2)
 
 
-def test_a_newer_update_takes_the_place_of_one_that_is_collected(tmp_path):
-    async def test():
-        engine = Probe()
-        async with serving(engine, tmp_path) as (_, client):
-            old = client.stub.UpdateWeights()
-            for message in update(arrays(2), version=2)[:2]:
-                await old.write(message)
-            while not staged(tmp_path):  # its first chunk is there
-                await asyncio.sleep(0)
-            await client.update(update(arrays(3), version=3))
-            await refused(old, Code.ABORTED, "version 3 took its place")
-            await serves(engine, client, arrays(3), 3)
-
-    run(test())
+async def test_a_newer_update_takes_the_place_of_one_that_is_collected(tmp_path):
+    engine = Probe()
+    async with serving(engine, tmp_path) as (_, client):
+        old = client.stub.UpdateWeights()
+        for message in update(arrays(2), version=2)[:2]:
+            await old.write(message)
+        while not staged(tmp_path):  # its first chunk is there
+            await asyncio.sleep(0)
+        await client.update(update(arrays(3), version=3))
+        await refused(old, Code.ABORTED, "version 3 took its place")
+        await serves(engine, client, arrays(3), 3)
 
 
-def test_an_update_that_is_applied_is_not_disturbed(tmp_path):
-    async def test():
-        engine = Probe()
-        engine.may_update.clear()
-        async with serving(engine, tmp_path) as (_, client):
-            first = client.stub.UpdateWeights(iter(update(arrays(2), version=2)))
-            await engine.updating.wait()
-            second = asyncio.create_task(client.update(update(arrays(3), version=3)))
-            first.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await first
-            assert (await client.status()).version == 0
-            engine.may_update.set()
-            assert (await second).version == 3
-            assert [file.starts for file in engine.files] == [engine.files[0].starts] * 2
-            await serves(engine, client, arrays(3), 3)
-
-    run(test())
+async def test_an_update_that_is_applied_is_not_disturbed(tmp_path):
+    engine = Probe()
+    engine.may_update.clear()
+    async with serving(engine, tmp_path) as (_, client):
+        first = client.stub.UpdateWeights(iter(update(arrays(2), version=2)))
+        await engine.updating.wait()
+        second = asyncio.create_task(client.update(update(arrays(3), version=3)))
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await client.status()).version == 0
+        engine.may_update.set()
+        assert (await second).version == 3
+        assert [file.starts for file in engine.files] == [engine.files[0].starts] * 2
+        await serves(engine, client, arrays(3), 3)
 
 
-def test_the_token_comes_first(tmp_path):
-    (tmp_path / "token").write_text("s3cret\n")
-    (tmp_path / "token").chmod(0o600)
-
-    async def test():
-        engine = Probe()
-        (tmp_path / "weights").mkdir()
-        async with serving(engine, tmp_path / "weights", token_file=str(tmp_path / "token")) as (_, client):
-            for wrong in ("", "s3cre", "s3cret2", "S3CRET"):
-                # Not even the header is looked at: it would be refused otherwise.
-                await refused(client.update([header(senders=0)], token=wrong), Code.UNAUTHENTICATED, "token")
-            await client.update(update(arrays(2), version=2), token="s3cret")
-            await serves(engine, client, arrays(2), 2)
-
-    run(test())
+async def test_the_token_comes_first(tmp_path):
+    token = token_file(tmp_path / "token", "s3cret\n")
+    engine = Probe()
+    (tmp_path / "weights").mkdir()
+    async with serving(engine, tmp_path / "weights", token_file=token) as (_, client):
+        for wrong in ("", "s3cre", "s3cret2", "S3CRET"):
+            # Not even the header is looked at: it would be refused otherwise.
+            await refused(client.update([header(senders=0)], token=wrong), Code.UNAUTHENTICATED, "token")
+        await client.update(update(arrays(2), version=2), token="s3cret")
+        await serves(engine, client, arrays(2), 2)
 
 
-def test_files_are_private_reused_and_removed(tmp_path):
-    async def test():
-        engine = Probe()
-        async with serving(engine, tmp_path) as (_, client):
-            for version in (1, 2, 3):
-                await client.update(update(arrays(version), version=version))
-            assert len({file.path for file in engine.files}) == 1
-            [path] = staged(tmp_path)
-            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        assert os.listdir(tmp_path) == []
-
-    run(test())
+async def test_files_are_private_reused_and_removed(tmp_path):
+    engine = Probe()
+    async with serving(engine, tmp_path) as (_, client):
+        for version in (1, 2, 3):
+            await client.update(update(arrays(version), version=version))
+        assert len({file.path for file in engine.files}) == 1
+        [path] = staged(tmp_path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert os.listdir(tmp_path) == []
 
 
 def test_files_of_dead_processes_are_swept(tmp_path):
     program = f"""
 import os
-from isocompute_jax.service.weights.receive import StagingArea
+from isocompute_jax.service.weights.files import StagingArea
 from isocompute_jax.records.tensors import TensorSpec
 StagingArea({str(tmp_path)!r}, [TensorSpec("t", "float32", (3,))]).take()
 os._exit(0)
@@ -316,13 +291,10 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
         StagingArea(str(tmp_path / "nowhere"), TENSORS)
 
 
-def test_no_room_is_said_and_the_old_weights_serve_on(tmp_path):
-    async def test():
-        engine = Probe((*TENSORS, TensorSpec("huge", "float32", (2**40,))))
-        async with serving(engine, tmp_path) as (_, client):
-            messages = [header(engine.facts.tensors), chunk(0, FIRST[0])]
-            await refused(client.update(messages), Code.RESOURCE_EXHAUSTED, "cannot stage")
-            assert await client.sample()
-            assert staged(tmp_path) == []
-
-    run(test())
+async def test_no_room_is_said_and_the_old_weights_serve_on(tmp_path):
+    engine = Probe((*TENSORS, TensorSpec("huge", "float32", (2**40,))))
+    async with serving(engine, tmp_path) as (_, client):
+        messages = [header(engine.facts.tensors), chunk(0, FIRST[0])]
+        await refused(client.update(messages), Code.RESOURCE_EXHAUSTED, "cannot stage")
+        assert await client.sample()
+        assert staged(tmp_path) == []

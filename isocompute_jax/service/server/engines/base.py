@@ -1,16 +1,71 @@
-"""What a server asks of an engine. Imports nothing heavy."""
+"""What a server asks of an engine, and what engines are told. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from isocompute_jax.compiling import HELP
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.weights.files import WeightFile
-from isocompute_jax.service.weights.nccl import Opening
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class EngineSettings:
+    """What every engine is told."""
+
+    model: str = option(help="Hugging Face directory; with --wait_for_weights only its config.json is read.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto", "Of weights and activations; auto is the checkpoint's. The head is float32 in any case."
+    )
+    max_model_len: int | None = option(
+        None, "Longest prompt and completion together, in tokens; as long as the model holds if absent.", low=2
+    )
+    max_group_size: int = option(1024, "Largest group that is taken.", low=1)
+    kv_cache_bytes: int | None = option(
+        None, "Memory for keys and values per device, in bytes; the engine's choice if absent.", low=1
+    )
+    load: bool = option(True, "Read the weights; otherwise they are of no use until the first update.", flag=None)
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class VllmSettings(EngineSettings):
+    """What the engine of vLLM is told; `kv_cache_bytes` is 1 GiB on a CPU if absent."""
+
+    tensor_parallel: int = option(1, "vllm: devices that share one replica's weights.", low=1)
+    data_parallel: int = option(1, "vllm: replicas.", low=1)
+    gpu_memory_utilization: float | None = option(
+        None, "vllm: share of each GPU's memory that it may take; its default if absent.", low=0, high=1
+    )
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class JaxSettings(EngineSettings):
+    """What the engine of JAX is told; as many slots are made as both `max_slots` and `kv_cache_bytes` allow."""
+
+    max_slots: int | None = option(
+        64, "jax: rollouts drawn at once, at most; the others wait. A slot takes as long idle as busy.", low=1
+    )
+    routing: bool = option(
+        False,
+        "jax: completions of a mixture of experts say which its tokens went to; learners ask for it by "
+        "config.loss.routing.",
+    )
+    compile_cache: str = option("", f"jax: {HELP[0].lower()}{HELP[1:]}")
+    mesh_data: int = option(1, "jax: replicas of the weights.", low=1)
+    mesh_fsdp: int = option(1, "jax: parts that weights are cut into along `embed`.", low=1)
+    mesh_expert: int = option(1, "jax: parts that experts are cut into.", low=1)
+    mesh_tensor: int = option(1, "jax: parts that heads, layers and vocabulary are cut into.", low=1)
 
 
 class EngineError(Exception):
@@ -27,37 +82,21 @@ class HalfTakenError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class EngineFacts:
-    """What an engine serves.
+    """What an engine serves."""
 
-    Attributes:
-      engine: `vllm`, `jax`, ...
-      engine_version: of the engine's library.
-      model: the model's directory, as it was given.
-      vocab_size: V; every token id lies below it.
-      max_model_len: longest prompt and completion together, in tokens.
-      max_group_size: largest group it takes.
-      tensors: every tensor of the model, in the order and dtype that updates must have.
-      devices: how many it holds, all of one kind.
-      device_kind: as their maker calls them; `cpu` for processors.
-      routing: whether completions say the experts that their tokens went to.
-      token_versions: whether completions say which weights drew each token, should these change meanwhile.
-      nccl: version of NCCL by which its ranks, one on each of its devices, can be sent weights; empty where not.
-      lacks: what the installed version of its library cannot do, as `name: what that means`.
-    """
-
-    engine: str
-    engine_version: str
-    model: str
-    vocab_size: int
-    max_model_len: int
+    engine: str  # `vllm`, `jax`, ...
+    engine_version: str  # of the engine's library
+    model: str  # the model's directory, as it was given
+    vocab_size: int  # V; every token id lies below it
+    max_model_len: int  # longest prompt and completion together, in tokens
     max_group_size: int
-    tensors: tuple[TensorSpec, ...]
-    devices: int
-    device_kind: str
-    routing: bool = False
-    token_versions: bool = True
-    nccl: str = ""
-    lacks: tuple[str, ...] = ()
+    tensors: tuple[TensorSpec, ...]  # every tensor of the model, in the order and dtype that updates must have
+    devices: int  # all of one kind
+    device_kind: str  # as their maker calls them; `cpu` for processors
+    routing: bool = False  # completions say the experts that their tokens went to
+    token_versions: bool = True  # completions say which weights drew each token, should these change meanwhile
+    nccl: str = ""  # the version by which its ranks, one on each device, can be sent weights; empty where they cannot
+    lacks: tuple[str, ...] = ()  # what the installed version of its library cannot do, as `name: what that means`
 
 
 class Engine(Protocol):
@@ -90,10 +129,8 @@ class Engine(Protocol):
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """Takes new weights, marks what is drawn from now on with `version`, and forgets every cached prefix.
 
-        Args:
-          weights: a file already checked against `facts.tensors`; it may vanish after the call.
-          version: theirs.
-          recompute: what is running continues with keys and values computed anew, else with those of the old weights.
+        The file is checked against `facts.tensors`, and may vanish after the call. With `recompute` what is running
+        continues with keys and values computed anew, else with those of the old weights.
 
         Returns:
           seconds with sampling stopped.
@@ -117,8 +154,12 @@ class Engine(Protocol):
 class ReceivingEngine(Engine, Protocol):
     """An engine whose ranks can be sent weights by NCCL."""
 
-    async def open_transfer(self, opening: Opening) -> None:
-        """Makes its ranks members of a communicator, in place of any former one.
+    async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
+        """Makes its ranks members of a communicator, in place of any former one: the learner is rank 0.
+
+        Args:
+          unique_id: NCCL's, by which its members find each other.
+          buckets: the tensors of each broadcast, in their order.
 
         Raises TransferError when not all came.
         """

@@ -30,8 +30,7 @@ from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, NotTakenError
-from isocompute_jax.service.server.settings import JaxSettings
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, JaxSettings, NotTakenError
 from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.sharding import MESH_AXES, make_mesh
 

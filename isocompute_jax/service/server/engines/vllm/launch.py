@@ -23,9 +23,8 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError
-from isocompute_jax.service.server.engines.vllm import checkpoint, weight_transfer
-from isocompute_jax.service.server.settings import VllmSettings
+from isocompute_jax.service.server.engines.base import EngineError, VllmSettings
+from isocompute_jax.service.server.engines.vllm import environment, weight_transfer
 from isocompute_jax.service.weights import nccl
 from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.service.weights.nccl import TransferError
@@ -88,9 +87,7 @@ def device_kind() -> str:
 def start(config: VllmConfig, count: Callable[[int], None]) -> AsyncLLM:
     """Starts the engine's processes and waits until the model is in. Blocks; may run in any thread.
 
-    Args:
-      config: what `resolve` gave.
-      count: is told how many tokens each step drew.
+    `count` is told how many tokens each step drew.
     """
     llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
     process = llm.output_processor.process_outputs
@@ -133,7 +130,7 @@ def _temperature_of_queries(directory: str) -> dict[str, bool]:
     Raises:
       InputError: the model sees as well, so that its tensors have other names than those that the learner sends.
     """
-    raw = checkpoint.read_config(directory)
+    raw = environment.read_config(directory)
     if raw.get("model_type") == "llama4":
         raise InputError(
             f"--model={directory}: this Llama 4 also sees, and the learner sends the weights of its text alone: write "

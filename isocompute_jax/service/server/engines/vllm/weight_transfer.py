@@ -38,7 +38,7 @@ from vllm.model_executor.model_loader.reload import (  # pyright: ignore[reportM
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.weights.nccl import Opening, TransferError
+from isocompute_jax.service.weights.nccl import TransferError
 
 JOIN_S = 20.0
 RECEIVE_S = 40.0
@@ -49,14 +49,14 @@ GRACE_S = 10.0
 BACKEND = "isocompute"
 
 
-def init_info(opening: Opening) -> dict[str, Any]:
+def init_info(unique_id: bytes, world: int, buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Any]:
     """How a worker joins, in vLLM's terms."""
     return {
-        "nccl_unique_id_b64": base64.b64encode(opening.unique_id).decode(),
+        "nccl_unique_id_b64": base64.b64encode(unique_id).decode(),
         "rank_offset": 1,
-        "world_size": opening.world,
+        "world_size": world,
         "packed": True,
-        "packed_buffer_size_bytes": max(sum(tensor.nbytes for tensor in bucket) for bucket in opening.buckets),
+        "packed_buffer_size_bytes": max(sum(tensor.nbytes for tensor in bucket) for bucket in buckets),
         "packed_num_buffers": 1,
     }
 

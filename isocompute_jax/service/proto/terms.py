@@ -1,4 +1,8 @@
-"""Why a call is refused, as a gRPC status, and how one call ends another with it."""
+"""What both sides agree on beside the messages: how a call is refused, and by which names they know each other.
+
+`RUN#START` names a session, one start of a run; START, which is drawn at random, is known to it alone. So whoever names
+a session in full is the learner whose session it is; servers tell others no more than `RUN#`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,9 @@ MAX_NAME = 8192
 
 
 class Refusal(Exception):
-    """Ends a call with a status.
+    """Ends a call with a gRPC status, of which sampler.proto says what each code means, and trailing metadata.
 
-    Attributes:
-      code: the gRPC status code; sampler.proto says what each one means.
-      message: says what is wrong and what to do.
-      trailing: trailing metadata.
+    The message says what is wrong and what to do.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, trailing: tuple[tuple[str, str], ...] = ()):
@@ -70,3 +71,23 @@ class Interruptible:
             task.uncancel()
             if isinstance(error, asyncio.CancelledError):
                 raise self._refusal from None
+
+
+def shown(session: str) -> str:
+    """What others are told of a session; one without a `#` is no secret."""
+    run, mark, _ = session.rpartition("#")
+    return run + mark if mark else session
+
+
+def same_run(one: str, other: str) -> bool:
+    """Whether two sessions are starts of one run, of which only one can be alive."""
+    return "#" in one and "#" in other and shown(one) == shown(other)
+
+
+def host_id() -> str:
+    """The same for all processes of this kernel, which may so share /dev/shm; empty where there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
