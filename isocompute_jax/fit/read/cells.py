@@ -30,6 +30,9 @@ _NO_COLUMN = (pa.ArrowException, OverflowError, ValueError, TypeError)
 def column_of(values: Any, *, from_pandas: bool = False) -> Column:
     """A column of Python's or NumPy's values; of pandas' and NumPy's, NaN and NaT are blank."""
     try:
+        kinds = set(map(type, values)) - {type(None)} if isinstance(values, list) else set()
+        if bool in kinds and len(kinds) > 1:  # Arrow would take True for 1 beside 0.5
+            raise TypeError
         made = pa.array(values, from_pandas=from_pandas)
     except _NO_COLUMN:
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]

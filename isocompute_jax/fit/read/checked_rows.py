@@ -298,11 +298,13 @@ class _Rows:
             began = np.full(count, -1)
             began[self.codes[rows]] = ids[rows]  # of a run that comes several times the last counts: its first row
             text = shown if name in LABELS else "{:g}".format
+            given = column.cells if name in LABELS else column.values
             self._leave_out(
                 f"for its {name}",
                 (ids >= 0) & (ids != began[self.codes]),
-                lambda i, name=name, ids=ids, values=values, began=began, text=text: (
-                    f"{name} is {text(values[ids[i]])}, but the run began with {text(values[began[self.codes[i]]])}"
+                lambda i, name=name, column=column, given=given, values=values, began=began, text=text: (
+                    f"{name} is {text(given[column.codes[i]])}, but the run began with "
+                    f"{text(values[began[self.codes[i]]])}"
                 ),
             )
             found[name] = {run: values[began[run]] for run in np.flatnonzero(began >= 0).tolist()}

@@ -118,6 +118,12 @@ def test_a_bad_row_is_told_by_its_number():
     assert any(text.startswith("curves:row 3: row left out: compute is -1") for text in warnings)
 
 
+def test_truth_values_among_numbers_are_no_numbers():
+    found, warnings = read(COLUMNS | {"avg@4": [0.1, True, 0.25, 0.15, 0.3]})
+    assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.25], [0.15, 0.3]]
+    assert warnings == ["curves:row 2: row left out: avg@4 is True, not a number in [0, 1]"]
+
+
 def test_a_column_of_several_types_is_read_cell_by_cell():
     found, warnings = read(COLUMNS | {"avg@4": np.array([0.1, "0.2", "broken", np.float64(0.15), None], object)})
     assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.2], [0.15]]
