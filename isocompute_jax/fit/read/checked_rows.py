@@ -13,9 +13,9 @@ import numpy as np
 from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, facts_of_name
-from isocompute_jax.fit.read.run_curve import CLOCK, SOLVE_SHARES, UNITS, Readings, Source, solve_shares
+from isocompute_jax.fit.read.run_curve import CLOCK, SOLVE_SHARES, UNITS, Readings, solve_shares
 from isocompute_jax.fit.read.table_layout import LABELS, OURS
-from isocompute_jax.fit.read.tables import Table, TableError
+from isocompute_jax.fit.read.tables import Table, TableError, TableFile
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 
@@ -49,7 +49,7 @@ WITH_COMMAS = re.compile(r"\s*[+-]?[0-9]*(?:,[0-9]+)+(?:\.[0-9]*)?\s*")
 
 def read_runs(
     table: Table,
-    source: Source,
+    source: TableFile,
     options: ReadOptions,
     notices: Notices,
     *,
@@ -95,6 +95,7 @@ def read_runs(
         run, of_run = names[code], {own: values[code] for own, values in identity.items() if code in values}
         readings = Readings(
             run=run,
+            source=source,
             facts=dict(facts) if facts is not None else _facts_of_run(run, of_run, source, options, notices),
             lines=lines,
             axis=np.empty(0),
@@ -103,7 +104,7 @@ def read_runs(
             eval_sets=eval_sets,
             learning_rates=rates.get(code),
         )
-        with_axis = _with_axis(readings, source, options, notices, derive=facts is None)
+        with_axis = _with_axis(readings, options, notices, derive=facts is None)
         if isinstance(with_axis, str):
             left_out.setdefault(with_axis, []).append((run, int(lines[0])))
         else:
@@ -201,7 +202,9 @@ def _of_eval_set(table: Table, eval_set: str) -> tuple[np.ndarray, tuple[str, ..
 class _Rows:
     """Rows in long form that have the metric, their runs `codes` [n], and which of them are sound so far."""
 
-    def __init__(self, table: Table, codes: np.ndarray, source: Source, options: ReadOptions, notices: Notices) -> None:
+    def __init__(
+        self, table: Table, codes: np.ndarray, source: TableFile, options: ReadOptions, notices: Notices
+    ) -> None:
         self.codes = codes
         self._lines, self._columns = table.lines, table.columns
         self._rewards = table.columns.pop(options.metric, [])
@@ -335,7 +338,7 @@ def _comma_remedy(column: cells.Column, i: int) -> str:
 
 
 def _facts_of_run(
-    run: str, identity: Mapping[str, Any], source: Source, options: ReadOptions, notices: Notices
+    run: str, identity: Mapping[str, Any], source: TableFile, options: ReadOptions, notices: Notices
 ) -> dict[str, int]:
     """The facts of a run: what its table says, else its name, else the constants."""
     known = {name: int(identity[name]) for name in FACTS if name in identity}
@@ -348,9 +351,7 @@ def _facts_of_run(
     return constants | (named or {}) | known
 
 
-def _with_axis(
-    readings: Readings, source: Source, options: ReadOptions, notices: Notices, *, derive: bool
-) -> Readings | str:
+def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, derive: bool) -> Readings | str:
     """The run with compute in its unit on every row; what to do about it where no row has it.
 
     Rollouts are derived where a table gives none (`derive`), by C = B_problem n M (docs/method.md, Compute).
@@ -371,10 +372,10 @@ def _with_axis(
     if not known.any():
         return _remedy(facts, step, options)
     notices.rows(
-        str(source.path),
+        str(readings.source.path),
         f"row left out without {name}",
         ~known,
-        lambda i: f"{source.where(readings.lines[i])}: row left out: its {name} is neither given nor can be derived",
+        lambda i: f"{readings.where(i)}: row left out: its {name} is neither given nor can be derived",
     )
     columns = {key: values for key, values in columns.items() if np.isfinite(values[known]).any()}
     found = dataclasses.replace(readings, axis=axis, columns=columns)

@@ -47,7 +47,7 @@ POINT = COMMA.replace(",", r"\.", 1)
 NOT_THOUSANDS_POINT = DECIMAL_COMMA.replace("*,", r"*\.")
 
 
-def open_csv(path: pathlib.Path) -> TableFile:
+def open_csv(path: pathlib.Path, sha256: str) -> TableFile:
     """Reads the header of a CSV or TSV file; its separator is what that has most of: comma, semicolon or tab.
 
     Raises:
@@ -73,7 +73,7 @@ def open_csv(path: pathlib.Path) -> TableFile:
     end += 2 if start[end : end + 2] == b"\r\n" else 1
     lines = len(re.findall(rb"\r\n|\r|\n", start[:end]))
     file = _CsvFile(path, delimiter, headers, skip_bytes=end, skip_lines=lines)
-    return TableFile(path, "", headers, file.read)
+    return TableFile(path, sha256, "", headers, file.read)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ MAX_OPENINGS = 256
 NEWLINE, RETURN, OPENING, CLOSING = b"\n\r{}"
 
 
-def open_jsonl(path: pathlib.Path) -> TableFile:
+def open_jsonl(path: pathlib.Path, sha256: str) -> TableFile:
     """Checks that a JSONL file is text. Its columns are known when it is read.
 
     Raises:
@@ -55,7 +55,7 @@ def open_jsonl(path: pathlib.Path) -> TableFile:
             first += text.count(b"\n")
         return _below_each_other(blocks)
 
-    return TableFile(path, "", None, read)
+    return TableFile(path, sha256, "", None, read)
 
 
 def _below_each_other(blocks: list[Table]) -> Table:

@@ -20,7 +20,7 @@ from isocompute_jax.fit.read.csv_tables import open_csv
 from isocompute_jax.fit.read.json_tables import open_jsonl
 from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
-from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings, RunCurve, Source, make_curve
+from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, make_curve
 from isocompute_jax.fit.read.sources import (
     TRAIN_REWARD,
     Sources,
@@ -79,7 +79,7 @@ def read_curves(
     notices = Notices()
     reader = _Reader(options, notices)
     if isinstance(sources, MemoryTable):
-        where = str(sources.table.path)
+        where = str(sources.path)
         reader.in_memory(sources)
     else:
         where = ", ".join(map(str, sources))
@@ -109,15 +109,6 @@ class _Reader:
         self._headers: set[str] = set()
         self._tables = 0
 
-    def _curve(
-        self, readings: Readings, source: Source, identity: Mapping[str, object], *, finished: bool | None
-    ) -> RunCurve:
-        single = self._options.single_points
-        return make_curve(
-            readings, source, self._notices, metric=self._options.metric, identity=identity, finished=finished,
-            single_points=single, clock=self._options.compute == CLOCK,
-        )  # fmt: skip
-
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
         try:
@@ -125,8 +116,8 @@ class _Reader:
         except InputError as error:
             self._notices.finding(path, "run directory", str(error))
             return
-        for source, readings in self._runs_of_file(run.log, advance, name=run.name, facts=run.facts):
-            curve = self._curve(readings, source, run.identity, finished=run.finished)
+        for readings in self._runs_of_file(run.log, advance, name=run.name, facts=run.facts):
+            curve = make_curve(readings, self._options, self._notices, identity=run.identity, finished=run.finished)
             self.curves.append(self._with_training(curve, path / METRICS))
             self.seeded.append(True)
             if not run.finished:
@@ -152,44 +143,40 @@ class _Reader:
 
     def in_memory(self, given: MemoryTable) -> None:
         """Adds the curves of a table in memory."""
-        self._add(self._runs(given.table, given.sha256, lambda _: None, name=given.table.path.name, facts=None))
+        self._add(self._runs(given, lambda _: None, name=given.path.name, facts=None))
 
-    def _add(self, runs: Iterator[tuple[Source, Readings]]) -> None:
+    def _add(self, runs: Iterator[Readings]) -> None:
         """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
         self._tables += 1
-        for source, readings in runs:
+        for readings in runs:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
             own: dict[str, object] = {} if known else {"run": printable(readings.run)}
-            curve = self._curve(readings, source, own, finished=None)
+            curve = make_curve(readings, self._options, self._notices, identity=own, finished=None)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
             self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
             self.seeded.append("seed" in readings.facts)
 
     def _runs_of_file(
         self, path: pathlib.Path, advance: Advance, *, name: str, facts: Mapping[str, int] | None
-    ) -> Iterator[tuple[Source, Readings]]:
+    ) -> Iterator[Readings]:
         """The runs of a file; none, and a finding, when it cannot be used."""
         try:
-            with open(path, "rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             table = open_table(path)
         except (TableError, *READ_ERRORS) as error:
             self._notices.finding(path, "file", f"{path}: cannot be read: {reason(error)}")
             return
-        yield from self._runs(table, sha256, advance, name=name, facts=facts)
+        yield from self._runs(table, advance, name=name, facts=facts)
 
     def _runs(
-        self, file: TableFile, sha256: str, advance: Advance, *, name: str, facts: Mapping[str, int] | None
-    ) -> Iterator[tuple[Source, Readings]]:
+        self, file: TableFile, advance: Advance, *, name: str, facts: Mapping[str, int] | None
+    ) -> Iterator[Readings]:
         """The runs of a table; none, and a finding, when it cannot be used."""
-        source = Source(file.path, sha256, file.where)
         try:
             table = self._long_table(file, advance)
             if table is not None:
-                options, notices = self._options, self._notices
-                runs = read_runs(table, source, options, notices, name=name, facts=facts)
+                runs = read_runs(table, file, self._options, self._notices, name=name, facts=facts)
                 del table  # its cells go as they become numbers
-                yield from ((source, readings) for readings in runs)
+                yield from runs
         except TableError as error:
             self._notices.finding(file.path, "file", f"{file.path}: left out: {error}")
 
@@ -260,10 +247,12 @@ def open_table(path: pathlib.Path) -> TableFile:
       TableError: the file is empty or too large, or not what its name says.
       READ_ERRORS: it cannot be read.
     """
+    with open(path, "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
-        return open_parquet(path)
-    return open_jsonl(path) if name.endswith(".jsonl") else open_csv(path)
+        return open_parquet(path, sha256)
+    return open_jsonl(path, sha256) if name.endswith(".jsonl") else open_csv(path, sha256)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,14 @@ for what tells a resumed run from rows that are merely out of order.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.read_options import ReadOptions
+from isocompute_jax.fit.read.tables import TableFile
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import RunFacts
@@ -60,6 +61,7 @@ class Readings:
     """A run as its file has it, rows in the file's order: checked values, unknown facts left out."""
 
     run: str
+    source: TableFile
     facts: dict[str, int]
     lines: np.ndarray  # [E] where the rows stand in the file
     axis: np.ndarray  # [E] compute in the unit that was asked for
@@ -68,62 +70,52 @@ class Readings:
     eval_sets: tuple[str, ...]  # as in `RunCurve`
     learning_rates: tuple[float, float] | None = None
 
+    def where(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return self.source.where(int(self.lines[row]))
+
     def keep(self, rows: np.ndarray) -> Readings:
         """The rows with these numbers, in this order."""
         columns = {name: values[rows] for name, values in self.columns.items()}
         return dataclasses.replace(self, lines=self.lines[rows], axis=self.axis[rows], columns=columns)
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A file of runs, as `RunCurve` and messages name it."""
-
-    path: str | os.PathLike[str]
-    sha256: str
-    where: Callable[[int], str]
-
-
 def make_curve(
     readings: Readings,
-    source: Source,
+    options: ReadOptions,
     notices: Notices,
     *,
-    metric: str,
     identity: Mapping[str, Any],
     finished: bool | None,
-    single_points: bool = False,
-    clock: bool = False,
 ) -> RunCurve:
     """Leaves out abandoned branches, sorts, keeps the last row of each compute, averages what is too long.
 
     Says what it did.
 
     Raises:
-      InputError: compute is a `clock`'s, and runs backwards.
+      InputError: compute is a clock's, and runs backwards.
     """
-    readings = _current(readings, source, notices)
-    if clock:
-        _check_clock(readings, source)
-    readings = _last_rows(_sorted(readings, source, notices), source, notices, metric)
+    readings = _current(readings, notices)
+    if options.compute == CLOCK:
+        _check_clock(readings)
+    readings = _last_rows(_sorted(readings, notices), notices, options.metric)
     axis, lines, columns = readings.axis, readings.lines, readings.columns
-    if len(axis) == 1 and not single_points:
-        text = (
-            f"{source.where(int(lines[0]))}: run {readings.run} has one evaluation only: no curve can be fitted to it"
-        )
-        notices.finding(source.path, "run with one evaluation only", text)
+    if len(axis) == 1 and not options.single_points:
+        text = f"{readings.where(0)}: run {readings.run} has one evaluation only: no curve can be fitted to it"
+        notices.finding(readings.source.path, "run with one evaluation only", text)
     if len(axis) > MAX_POINTS:
         starts = _bins(axis)
         axis, columns = _mean(axis, starts), {name: _mean(values, starts) for name, values in columns.items()}
         notices.note(
-            source.path,
+            readings.source.path,
             "run whose evaluations were averaged",
-            f"{source.path}: run {readings.run}: {len(lines)} evaluations were averaged into {len(axis)} "
+            f"{readings.source.path}: run {readings.run}: {len(lines)} evaluations were averaged into {len(axis)} "
             "bins of neighbouring ones",
         )
     return RunCurve(
         run=printable(readings.run),
-        source=str(source.path),
-        sha256=source.sha256,
+        source=str(readings.source.path),
+        sha256=readings.source.sha256,
         facts=RunFacts(**{field.name: readings.facts.get(field.name, 0) for field in dataclasses.fields(RunFacts)}),
         identity={printable(name): printable(of) if isinstance(of, str) else of for name, of in identity.items()},
         finished=finished,
@@ -166,25 +158,25 @@ def abandoned(axis: np.ndarray, step: np.ndarray) -> list[tuple[int, np.ndarray]
     return found
 
 
-def _current(readings: Readings, source: Source, notices: Notices) -> Readings:
+def _current(readings: Readings, notices: Notices) -> Readings:
     """The rows that a resumed run did not abandon; names each resumption."""
     nothing = np.full(len(readings.axis), np.nan)
     gone = abandoned(readings.axis, readings.columns.get("step", nothing))
     for start, rows in gone:
         lines = readings.lines[rows]
-        span = " to ".join(source.where(int(line)) for line in dict.fromkeys((lines.min(), lines.max())))
+        span = " to ".join(readings.source.where(int(line)) for line in dict.fromkeys((lines.min(), lines.max())))
         text = (
-            f"{source.where(int(readings.lines[start]))}: run {readings.run} was resumed: compute falls from "
+            f"{readings.where(start)}: run {readings.run} was resumed: compute falls from "
             f"{readings.axis[start - 1]:g} to {readings.axis[start]:g}, and what follows replaces {len(rows)} earlier "
             f"row{'s' if len(rows) > 1 else ''} from there on, of {span}"
         )
-        notices.finding(source.path, "run that was resumed", text)
+        notices.finding(readings.source.path, "run that was resumed", text)
     if not gone:
         return readings
     return readings.keep(np.setdiff1d(np.arange(len(readings.axis)), np.concatenate([rows for _, rows in gone])))
 
 
-def _check_clock(readings: Readings, source: Source) -> None:
+def _check_clock(readings: Readings) -> None:
     """Raises InputError where hours fall while the run goes on: sorting would put later evaluations before earlier."""
     given = [readings.columns[name] for name in ("step", "compute") if name in readings.columns]
     place = next((found for found in given if np.isfinite(found).all()), np.arange(len(readings.axis)))
@@ -195,13 +187,13 @@ def _check_clock(readings: Readings, source: Source) -> None:
         return
     before, after = axis[fall[0]], axis[fall[0] + 1]
     raise InputError(
-        f"{source.where(int(readings.lines[order[fall[0] + 1]]))}: run {readings.run}: {UNITS[CLOCK]} falls from "
+        f"{readings.where(int(order[fall[0] + 1]))}: run {readings.run}: {UNITS[CLOCK]} falls from "
         f"{before:g} to {after:g} while the run goes on: count the hours over all starts of a run, or fit over another "
         "--compute"
     )
 
 
-def _sorted(readings: Readings, source: Source, notices: Notices) -> Readings:
+def _sorted(readings: Readings, notices: Notices) -> Readings:
     """The rows in order of compute; reports the first that comes too early, and how many do."""
     fall = np.flatnonzero(np.diff(readings.axis) < 0)
     if not len(fall):
@@ -209,28 +201,28 @@ def _sorted(readings: Readings, source: Source, notices: Notices) -> Readings:
     i = fall[0] + 1
     late = np.count_nonzero(readings.axis < np.maximum.accumulate(readings.axis))
     text = (
-        f"{source.where(int(readings.lines[i]))}: run {readings.run}: compute {readings.axis[i]:g} comes after "
+        f"{readings.where(i)}: run {readings.run}: compute {readings.axis[i]:g} comes after "
         f"{readings.axis[i - 1]:g}; {late} of its rows are out of order, and were sorted"
     )
-    notices.finding(source.path, "run whose compute does not increase", text)
+    notices.finding(readings.source.path, "run whose compute does not increase", text)
     return readings.keep(np.argsort(readings.axis, kind="stable"))
 
 
-def _last_rows(readings: Readings, source: Source, notices: Notices, metric: str) -> Readings:
+def _last_rows(readings: Readings, notices: Notices, metric: str) -> Readings:
     """The last row of each compute, of rows in order of compute; reports the others."""
-    axis, lines, reward = readings.axis, readings.lines, readings.columns[metric]
+    axis, reward = readings.axis, readings.columns[metric]
     last = np.append(axis[1:] != axis[:-1], True)
     if last.all():
         return readings
     kept = np.flatnonzero(last)[np.cumsum(last) - last]
     differs = reward != reward[kept]
     notices.rows(
-        str(source.path),
+        str(readings.source.path),
         "row left out whose compute is given again",
         ~last,
         lambda i: (
-            f"{source.where(int(lines[i]))}: row left out: compute {axis[i]:g} of run {readings.run} is given again "
-            f"at {source.where(int(lines[kept[i]]))}{' with another value' if differs[i] else ''}"
+            f"{readings.where(i)}: row left out: compute {axis[i]:g} of run {readings.run} is given again "
+            f"at {readings.where(kept[i])}{' with another value' if differs[i] else ''}"
         ),
     )
     return readings.keep(np.flatnonzero(last))

@@ -71,6 +71,7 @@ class TableFile:
     """A table whose header has been read."""
 
     path: pathlib.Path
+    sha256: str  # of its content
     unit: str  # word before a row's number in messages; "" for lines
     headers: tuple[str, ...] | None  # in order, blank and repeated ones included; None where only rows tell (JSONL)
     read: Callable[[Sequence[str], Notices, Advance], Table]  # the columns of these names; of JSONL, every one
@@ -80,12 +81,8 @@ class TableFile:
         return f"{self.path}:{self.unit}{line}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MemoryTable:
-    """A table in memory, as a file is read, and the hash of its content; messages count its rows from 1."""
-
-    table: TableFile
-    sha256: str
+class MemoryTable(TableFile):
+    """A table in memory; messages count its rows from 1."""
 
 
 def check_text(path: pathlib.Path) -> bytes:
@@ -172,7 +169,7 @@ def reason(error: BaseException) -> str:
     return str(error).split("\n")[0][:200] or type(error).__name__
 
 
-def open_parquet(path: pathlib.Path) -> TableFile:
+def open_parquet(path: pathlib.Path, sha256: str) -> TableFile:
     """Reads the schema of a Parquet file.
 
     Raises:
@@ -190,7 +187,7 @@ def open_parquet(path: pathlib.Path) -> TableFile:
         table = pa.Table.from_batches(batches)
         return Table(np.arange(1, table.num_rows + 1), _first_of_each(table, names))
 
-    return TableFile(path, "row ", headers, read)
+    return TableFile(path, sha256, "row ", headers, read)
 
 
 def _parquet_batches(path: pathlib.Path, names: Sequence[str], advance: Advance) -> Iterator[pa.RecordBatch]:
@@ -263,7 +260,7 @@ def _memory_table(columns: dict[str, Column]) -> MemoryTable:
         del notices, advance  # nothing in memory is damaged, and nothing has to be waited for
         return Table(lines, {name: columns[name] for name in names})
 
-    return MemoryTable(TableFile(pathlib.Path(IN_MEMORY), "row ", tuple(columns), read), digest.hexdigest())
+    return MemoryTable(pathlib.Path(IN_MEMORY), digest.hexdigest(), "row ", tuple(columns), read)
 
 
 def _first_of_each(table: pa.Table, names: Sequence[str]) -> dict[str, Column]:
