@@ -7,8 +7,8 @@ last formula of its last lines. Both sides are cleaned (`clean`: `\dfrac12`, `½
 value (`math_values`, on math-verify's parser).
 
 Conventions: solutions in a list or a set have no order, coordinates and intervals do; brackets count; a unit or a name
-(`x =`, `p + q =`) may be left out, another one may not be put in its place; an inequality is the interval that it
-means, and a union the set that it makes up.
+(`x =`, `p + q =`) may be left out, another one may not be put in its place; an inequality for a name or its absolute
+value is the interval that it means, and a union the set that it makes up.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ def real_set(shape: Shape) -> Any:
 
 
 def _bounded_term(shape: Shape) -> tuple[str, Shape] | None:
-    """The term of an inequality, `2x + 1`, and the interval of numbers that it lies in; None for anything else."""
+    """The term of an inequality, `x` or `|x|`, and the interval of numbers that it lies in; None for anything else."""
     signs, sides = shape.text.split(), shape.parts
     if signs and all(sign in (">", r"\geq") for sign in signs):
         signs, sides = [FLIPPED[sign] for sign in reversed(signs)], sides[::-1]
