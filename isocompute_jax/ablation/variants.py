@@ -21,17 +21,11 @@ RECIPE = "recipe"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """The recipe with other values of some fields.
+    """The recipe with other values of some fields."""
 
-    Attributes:
-      name: directories and tables call it so.
-      overrides: dotted config field -> value.
-      listed: whether it comes from a known list: it is left out where the recipe is this already.
-    """
-
-    name: str
-    overrides: Mapping[str, Any]
-    listed: bool = False
+    name: str  # of its directories, and in tables
+    overrides: Mapping[str, Any]  # dotted config field -> value
+    listed: bool = False  # whether it comes from a known list: it is left out where the recipe is this already
 
 
 def parse_variants(text: str, known: Mapping[str, Sequence[Variant]]) -> list[Variant]:

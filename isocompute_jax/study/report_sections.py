@@ -20,7 +20,7 @@ from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMAR
 from isocompute_jax.fit.comparisons.comparison import DrawnSeries, Panel, Picture
 from isocompute_jax.fit.report.figures.series import draw_series
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
-from isocompute_jax.fit.report.templating import ReportTable, Section, section
+from isocompute_jax.fit.report.templating import Section, section
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.study.presets import Preset, Slice
@@ -54,7 +54,8 @@ def problems_section(preset: Preset, part: Slice, root: pathlib.Path) -> Section
     return section(
         WORDS / "base_model.html.j2",
         figure=root / "curated" / "histogram.svg",
-        table=ReportTable(("set", f"avg@{curation['samples']}", "in range", "training", "validation"), rows),
+        columns=("set", f"avg@{curation['samples']}", "in range", "training", "validation"),
+        rows=rows,
         preset=preset,
         part=part,
         curation=curation,
@@ -86,7 +87,7 @@ def setup_section(preset: Preset, part: Slice, runs: Sequence[run_files.Run]) ->
             f"{evaluation['points']} budgets",
         ),
     )
-    return section(WORDS / "setup.html.j2", table=ReportTable(("setting", "value"), rows), part=part)
+    return section(WORDS / "setup.html.j2", columns=("setting", "value"), rows=rows, part=part)
 
 
 def cost_section(runs: Sequence[run_files.Run]) -> Section:
@@ -105,7 +106,8 @@ def cost_section(runs: Sequence[run_files.Run]) -> Section:
     difference = float(np.mean([row["logprob_difference"] for run in runs for row in run.metrics]))
     return section(
         WORDS / "cost.html.j2",
-        table=ReportTable(("phase", "seconds", "share"), rows),
+        columns=("phase", "seconds", "share"),
+        rows=rows,
         runs=len(runs),
         training=training,
         evaluation=evaluation,
@@ -216,7 +218,8 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
         section(
             WORDS / "theory.html.j2",
             figure=figure,
-            table=ReportTable(("rollouts", "n* measured", "n* expected", "reward at it", "expected there"), rows),
+            columns=("rollouts", "n* measured", "n* expected", "reward at it", "expected there"),
+            rows=rows,
             expected=expected,
             measured=measured,
             near=int(near.sum()),

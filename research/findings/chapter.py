@@ -71,29 +71,17 @@ def _read(path: pathlib.Path) -> Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Chapter:
-    """One finding.
+    """One finding."""
 
-    Attributes:
-      number: in the list of the page.
-      claim: what the paper says, in a few words.
-      verdict: what became of it here.
-      effect: its size, with the interval.
-      seeds: of each configuration.
-      seen: paragraphs: what was measured, with tables and pictures.
-      why: the reason, as far as it is known.
-      overturn: what would overturn it.
-      paper: beside the paper's figures.
-    """
-
-    number: int
-    claim: str
-    verdict: Verdict
-    effect: str
-    seeds: int
-    seen: str
-    why: str
-    overturn: str
-    paper: str
+    number: int  # in the list of the page
+    claim: str  # what the paper says, in a few words
+    verdict: Verdict  # what became of it here
+    effect: str  # its size, with the interval
+    seeds: int  # of each configuration
+    seen: str  # paragraphs: what was measured, with tables and pictures
+    why: str  # the reason, as far as it is known
+    overturn: str  # what would overturn it
+    paper: str  # beside the paper's figures
 
     @property
     def text(self) -> str:

@@ -212,21 +212,13 @@ def excess(level: Mapping[int, float], n: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Saturation:
-    """Of one sweep.
+    """Of one sweep."""
 
-    Attributes:
-      levels: n -> its level.
-      log2_size: log2 of the n at which they saturate.
-      largest: largest n that was run.
-      gained: reward from the smallest n to the one at which the mean curves saturate.
-      left: reward that larger groups have beyond that one, a mean over them; 0 where there are none.
-    """
-
-    levels: dict[int, Estimate]
-    log2_size: Estimate
-    largest: int
-    gained: Estimate
-    left: Estimate
+    levels: dict[int, Estimate]  # n -> its level
+    log2_size: Estimate  # log2 of the n at which they saturate
+    largest: int  # largest n that was run
+    gained: Estimate  # reward from the smallest n to the one at which the mean curves saturate
+    left: Estimate  # reward that larger groups have beyond that one, a mean over them; 0 where there are none
 
     @property
     def size(self) -> int:

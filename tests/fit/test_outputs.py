@@ -20,7 +20,7 @@ from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.figures import DRAWINGS, draw_figures
 from isocompute_jax.fit.report.page import render_report
 from isocompute_jax.fit.report.tables import summary_of
-from isocompute_jax.fit.report.templating import ReportTable, Section, told
+from isocompute_jax.fit.report.templating import Section, told
 from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
@@ -40,7 +40,7 @@ def written(tmp_path_factory):
     root = tmp_path_factory.mktemp("sweep")
     out = root / "out"
     write_sweep(root / "runs", noise=0.0)
-    extra = Section("How the runs were made", ("By hand & on purpose.",), table=ReportTable(("a",), ((1.5,), (None,))))
+    extra = Section("How the runs were made", ("By hand & on purpose.",), columns=("a",), rows=((1.5,), (None,)))
     found = analyse([root / "runs"], out, AnalysisOptions(replicates=20), before=[extra])
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(found.summary))

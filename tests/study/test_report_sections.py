@@ -59,7 +59,7 @@ def test_the_section_lays_both_side_by_side(tmp_path):
     result = analyze(tmp_path / "runs", AnalysisOptions(bootstrap="none"))
     (section,) = theory_section(runs, result, tmp_path / "report")
     assert section.figure is not None and section.figure.read_text().startswith("<?xml")
-    assert section.table is not None and len(section.table.rows) == len(result.frontier.budgets)
-    assert [row[1] for row in section.table.rows] == [row.group_size for row in result.frontier.budgets]
+    assert len(section.rows) == len(result.frontier.budgets)
+    assert [row[1] for row in section.rows] == [row.group_size for row in result.frontier.budgets]
     (finding,) = section.findings
     assert finding.startswith("Theory expects n* to go from ") and "within one octave" in finding

@@ -26,31 +26,18 @@ MOST_NAMED = 5
 
 @dataclasses.dataclass(frozen=True)
 class AnswerText:
-    """A recommendation in words; what is unknown is empty.
+    """A recommendation in words; what is unknown is empty."""
 
-    Attributes:
-      question: the budget.
-      pick: n, and those from which no difference was seen, or the configuration.
-      plan: steps and, where several were tried, problems per batch.
-      expectation: the reward with its interval, and how far the budget is from the data.
-      level: of confidence.
-      label: the same in a word.
-      certainty: the same in a sentence.
-      against: what speaks against it, and what to mistrust; the strongest first.
-      fixed: what was not tried, so that nothing is known of it.
-      reasons: the other reasons, as whole sentences.
-    """
-
-    question: str
-    pick: str
-    plan: str = ""
-    expectation: str = ""
-    level: str = ""
-    label: str = ""
-    certainty: str = ""
-    against: tuple[str, ...] = ()
-    fixed: str = ""
-    reasons: tuple[str, ...] = ()
+    question: str  # the budget
+    pick: str  # n, and those from which no difference was seen, or the configuration
+    plan: str = ""  # steps and, where several were tried, problems per batch
+    expectation: str = ""  # the reward with its interval, and how far the budget is from the data
+    level: str = ""  # of confidence
+    label: str = ""  # the same in a word
+    certainty: str = ""  # the same in a sentence
+    against: tuple[str, ...] = ()  # what speaks against it, and what to mistrust; the strongest first
+    fixed: str = ""  # what was not tried, so that nothing is known of it
+    reasons: tuple[str, ...] = ()  # the other reasons, as whole sentences
 
 
 def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:

@@ -21,7 +21,7 @@ from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick, ran
 from isocompute_jax.fit.report.figures import DRAWINGS
 from isocompute_jax.fit.report.figures.style import colours
 from isocompute_jax.fit.report.tables import versions
-from isocompute_jax.fit.report.templating import Html, ReportTable, Section, render
+from isocompute_jax.fit.report.templating import Html, Section, render
 from isocompute_jax.fit.report.wording import amount, spent, unit
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -96,7 +96,8 @@ def comparison_sections(result: SweepResult, figures: Mapping[str, pathlib.Path]
                 alt=each.alt,
                 how_to_read=each.how_to_read,
                 findings=each.findings,
-                table=ReportTable(tuple(each.columns.values()), rows),
+                columns=tuple(each.columns.values()),
+                rows=rows,
             )
         )
     return found

@@ -86,14 +86,6 @@ def said(macro: str, *given: Any) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTable:
-    """A table of the report; cells are shown as text, floats to four significant figures, None as a dash."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Section:
     """A section of the report that is no template; text with `__html__` is put in as it is, the rest is escaped."""
 
@@ -103,16 +95,22 @@ class Section:
     alt: str = ""  # what the figure shows, for those who cannot see it
     how_to_read: str = ""  # the figure's caption
     findings: tuple[str, ...] = ()  # sentences computed from data
-    table: ReportTable | None = None  # shown under the figure
+    columns: tuple[str, ...] = ()  # headings of a table under the figure; empty without one
+    rows: Sequence[Sequence[Any]] = ()  # of cells: floats to four significant figures, None as a dash, the rest as text
 
 
 def section(
-    template: pathlib.Path, *, figure: pathlib.Path | None = None, table: ReportTable | None = None, **values: Any
+    template: pathlib.Path,
+    *,
+    figure: pathlib.Path | None = None,
+    columns: tuple[str, ...] = (),
+    rows: Sequence[Sequence[Any]] = (),
+    **values: Any,
 ) -> Section:
     """A section with the words of a template, which is given the `values`."""
     texts = words(template, **values)
     paragraphs = tuple(texts.pop("about").split("\n\n"))
-    return Section(**texts, paragraphs=paragraphs, figure=figure, table=table)
+    return Section(**texts, paragraphs=paragraphs, figure=figure, columns=columns, rows=rows)
 
 
 def answer(

@@ -15,7 +15,7 @@ from isocompute_jax.fit.curves.scalerl import GridFit
 from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.page import render_report, section_names
-from isocompute_jax.fit.report.templating import Html, ReportTable, Section, picture, sentences, told, typeset, unbroken
+from isocompute_jax.fit.report.templating import Html, Section, picture, sentences, told, typeset, unbroken
 from isocompute_jax.fit.report.terminal import headline_tables
 from isocompute_jax.fit.report.wording import (
     amount,
@@ -382,9 +382,7 @@ def test_every_table_is_rectangular():
 
 
 def test_foreign_sections_are_escaped_and_html_is_kept():
-    extra = Section(
-        "A & B", ("1 < 2", Html("<em>on purpose</em>")), table=ReportTable(("a",), ((1.5,), (None,), (True,)))
-    )
+    extra = Section("A & B", ("1 < 2", Html("<em>on purpose</em>")), columns=("a",), rows=((1.5,), (None,), (True,)))
     text = render_report(alone(rich(), "n = 8, B = 16"), {}, before=[extra])
     assert "A &amp; B" in text and "1 &lt; 2" in text and "<em>on purpose</em>" in text
     assert all(f'<td class="brief">{value}</td>' in text for value in ("1.5", "\N{EN DASH}", "yes"))
