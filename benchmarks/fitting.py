@@ -29,8 +29,8 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.fit import FitOptions, fit_curves
+from isocompute_jax.fit.curves.fit_options import prepare
 from isocompute_jax.fit.curves.forms import HILL, hill
-from isocompute_jax.fit.curves.padding import prepare
 from isocompute_jax.fit.curves.solver import DECREASE_TOLERANCE, MAX_STEPS, STEP_TOLERANCE, grid_starts
 
 SIZES = flags.DEFINE_list("sizes", ["1000", "10000", "100000"], "Numbers of curves to fit; the first is compared.")

@@ -20,7 +20,7 @@ from benchmarks.harness import print_head, print_row, studies_of_flags, study_fl
 from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter
-from isocompute_jax.fit.curves.points_to_fit import Records
+from isocompute_jax.fit.curves.screening import Records
 from isocompute_jax.fit.read import memory_table, read_curves
 
 study_flags(60)

@@ -11,7 +11,7 @@ import numpy as np
 
 from isocompute_jax.ablation.variants import RECIPE, variant_of
 from isocompute_jax.fit import AnalysisOptions, Configuration, CurveFit
-from isocompute_jax.fit.curves.scalerl import compare_steepness
+from isocompute_jax.fit.curves.diagnostics import compare_steepness
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve
 from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.stages import Stages

@@ -16,7 +16,7 @@ from isocompute_jax.fit.comparisons.problems import (
 )
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.curves.points_to_fit import record_breaking
+from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import epochs, frontier
 from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from isocompute_jax.fit.curves.points_to_fit import Records
+from isocompute_jax.fit.curves.screening import Records
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.recommendation import LearningRate, OwnRate, allocate

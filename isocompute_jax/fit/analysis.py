@@ -8,10 +8,18 @@ from collections.abc import Mapping, Sequence
 
 from isocompute_jax.fit.advice import disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.asymptote_profiles import Profile, profile_asymptotes
+from isocompute_jax.fit.curves.diagnostics import (
+    Comparison,
+    CurveHoldout,
+    GridFit,
+    Profile,
+    compare_steepness,
+    for_form,
+    grid_fit,
+    hold_out,
+    profile_asymptotes,
+)
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.holdout import CurveHoldout, for_form, hold_out
-from isocompute_jax.fit.curves.scalerl import Comparison, GridFit, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, ended_early, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.budget_grid import budget_grid

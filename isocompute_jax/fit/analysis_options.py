@@ -6,11 +6,10 @@ import dataclasses
 import math
 from typing import Any, Literal
 
+from isocompute_jax.fit.curves.diagnostics import Grid
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import FORMS, FormName
-from isocompute_jax.fit.curves.points_to_fit import Records
-from isocompute_jax.fit.curves.scalerl import Grid
-from isocompute_jax.fit.curves.screening import Falls, Outliers
+from isocompute_jax.fit.curves.screening import Falls, Outliers, Records
 from isocompute_jax.fit.frontier.bootstrap import Resampling
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions

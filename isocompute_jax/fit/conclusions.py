@@ -23,8 +23,8 @@ from isocompute_jax.fit.curve_results import (
     SteepnessRow,
     choose_form,
 )
+from isocompute_jax.fit.curves.diagnostics import CurveHoldout
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.holdout import CurveHoldout
 from isocompute_jax.fit.curves.seeds import average_seeds
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals
 from isocompute_jax.fit.frontier.switch_evidence import seed_agreement, switch_results, switch_rows

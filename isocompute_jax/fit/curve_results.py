@@ -11,10 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.asymptote_profiles import Profile
+from isocompute_jax.fit.curves.diagnostics import CurveHoldout, GridFit, Profile
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.holdout import CurveHoldout
-from isocompute_jax.fit.curves.scalerl import GridFit
 from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.plain_data import INLINE, OPTIONAL
 from isocompute_jax.fit.results import Configuration, CurveFit

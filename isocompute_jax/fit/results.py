@@ -11,7 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import FORMS, FormName
-from isocompute_jax.fit.curves.noise_model import NoiseModel
+from isocompute_jax.fit.curves.uncertainty import NoiseModel
 from isocompute_jax.fit.plain_data import INTERNAL
 
 Status = Literal["ok", "warning", "failed"]

@@ -12,11 +12,10 @@ import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curve_results import CLEAR_AICC
+from isocompute_jax.fit.curves.diagnostics import for_form
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName
-from isocompute_jax.fit.curves.holdout import for_form
-from isocompute_jax.fit.curves.points_to_fit import Records, points_to_fit
-from isocompute_jax.fit.curves.screening import Screening, screen
+from isocompute_jax.fit.curves.screening import Records, Screening, points_to_fit, screen
 from isocompute_jax.fit.curves.seeds import (
     ConfigurationRuns,
     Curve,

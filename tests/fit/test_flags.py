@@ -8,7 +8,7 @@ import pytest
 
 from isocompute_jax.fit import __main__ as flags
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.curves.diagnostics import Grid
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.records.errors import InputError

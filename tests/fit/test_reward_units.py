@@ -11,15 +11,12 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
-from isocompute_jax.fit.curves.asymptote_profiles import profile_asymptotes
+from isocompute_jax.fit.curves.diagnostics import Grid, half_width, profile_asymptotes
 from isocompute_jax.fit.curves.falls import find_fall
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.holdout import half_width
-from isocompute_jax.fit.curves.outliers import find_outliers
-from isocompute_jax.fit.curves.points_to_fit import record_breaking
-from isocompute_jax.fit.curves.scalerl import Grid
+from isocompute_jax.fit.curves.screening import find_outliers, record_breaking
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.results import CurveFit
 

@@ -16,7 +16,7 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import expsat, hill
-from isocompute_jax.fit.curves.points_to_fit import record_breaking
+from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.read import ReadOptions, read_curves

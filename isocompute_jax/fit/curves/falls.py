@@ -52,19 +52,12 @@ _LEAST_NOISE = 1e-6  # in units of the reward range: noise-free curves do not fa
 
 @dataclasses.dataclass(frozen=True)
 class Fall:
-    """The collapse of a curve.
+    """The collapse of a curve."""
 
-    Attributes:
-      compute: of the peak, the last evaluation before the fall.
-      reward: level of the peak (the mean of the stretch that the isotonic regression ends with).
-      last_compute: of the last evaluation.
-      last_reward: mean over seeds there.
-    """
-
-    compute: float
-    reward: float
-    last_compute: float
-    last_reward: float
+    compute: float  # of the peak, the last evaluation before the fall
+    reward: float  # level of the peak (the mean of the stretch that the isotonic regression ends with)
+    last_compute: float  # of the last evaluation
+    last_reward: float  # mean over seeds there
 
     def text(self) -> str:
         """`falls after its peak, from 0.715 at 130,000 to 0.105 at 1,000,000`."""

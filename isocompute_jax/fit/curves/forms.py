@@ -19,8 +19,6 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.share import Share
-
 MARGIN = np.log(100.0)
 """A midpoint is searched from the first compute / 100 to the last x 100."""
 _STEEPNESS = (np.log(0.1), np.log(10.0))
@@ -36,28 +34,53 @@ Bounds = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """One form of curve.
+class Share:
+    """A share that climbs: 1 / (1 + exp(-z)), or 1 - exp(-z) where it `saturates`, with z = rate (u - place).
 
-    Attributes:
-      name: what flags and summaries call it.
-      equation: for people.
-      curve: (compute, **params) -> reward, in the parameters' own units.
-      shape: (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power.
-      share: (theta [Q], x [P]) -> [P], climbing in x; at most 1.
-      box: span = ln(last / first compute) -> bounds of theta ([Q], [Q]).
-      grid: span -> where the search starts ([Q], [Q]): inside the box, around the data.
-      at_zero: whether the curve has a value at C = 0 (the base model).
+    `theta` holds (place, ln rate), the logarithm of the place where u is compute; without a `place`, (ln rate,) alone.
     """
 
-    name: FormName
-    equation: str
-    curve: Callable[..., np.ndarray]
+    of_compute: bool = False  # u = exp(x), compute in units of C_ref, rather than x
+    saturates: bool = False  # which of the two
+    has_place: bool = True  # whether theta has a place; z = rate u otherwise
+
+    def __call__(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """[..., P] share at x [P], in NumPy."""
+        return self.with_slopes(theta, x)[0]
+
+    def with_slopes(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """[..., P] share and [..., P, Q] its derivative in theta [..., Q], at x [..., P], in NumPy."""
+        theta, x = np.asarray(theta, np.float64)[..., None, :], np.asarray(x, np.float64)
+        u = np.exp(x) if self.of_compute else x
+        reached = np.isfinite(u)  # x = ln 0 = -inf stands for the base model
+        rate, place = np.exp(theta[..., -1]), 0.0
+        if self.has_place:
+            place = np.exp(theta[..., 0]) if self.of_compute else theta[..., 0]
+        z = rate * (np.where(reached, u, 0.0) - place)
+        with np.errstate(under="ignore"):
+            tail = np.exp(-z if self.saturates else -np.abs(z))
+            share = 1.0 - tail if self.saturates else np.where(z < 0, tail, 1.0) / (1.0 + tail)
+            slope = tail if self.saturates else tail / (1.0 + tail) ** 2
+            slopes = [z * slope]
+            if self.has_place:
+                slopes.insert(0, -rate * (place if self.of_compute else 1.0) * slope)
+        reached = reached & np.ones_like(z, bool)
+        return np.where(reached, share, 0.0), np.where(reached[..., None], np.stack(slopes, axis=-1), 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """One form of curve."""
+
+    name: FormName  # what flags and summaries call it
+    equation: str  # for people
+    curve: Callable[..., np.ndarray]  # (compute, **params) -> reward, in the parameters' own units
+    # (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power
     shape: tuple[tuple[str, int], ...]
-    share: Share
-    box: Callable[[float], Bounds]
-    grid: Callable[[float], Bounds]
-    at_zero: bool
+    share: Share  # (theta [Q], x [P]) -> [P], climbing in x; at most 1
+    box: Callable[[float], Bounds]  # span = ln(last / first compute) -> bounds of theta ([Q], [Q])
+    grid: Callable[[float], Bounds]  # span -> where the search starts ([Q], [Q]): inside the box, around the data
+    at_zero: bool  # whether the curve has a value at C = 0 (the base model)
 
     @property
     def params(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
-from isocompute_jax.fit.curves.levels import decorrelate
+from isocompute_jax.fit.curves.solver import decorrelate
 
 STEEPNESS: dict[FormName, tuple[float, float]] = {
     "hill": (0.0, 0.6),
@@ -48,29 +48,17 @@ class Draws(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """The posterior of a curve on a grid of N cells with H values of `high` each.
+    """The posterior of a curve on a grid of N cells with H values of `high` each."""
 
-    Attributes:
-      form: of the curve.
-      evidence: log marginal likelihood of the points.
-      theta: [N, Q] middles of the cells.
-      cell: [Q] their widths.
-      log_weight: [N] log posterior, up to a constant.
-      high: [N, H] nodes.
-      log_high: [N, H] their log weights within a cell, up to a constant.
-      low: [N, H] mean of `low` before it is cut off at the range and at `high`.
-      low_error: [N] its standard deviation.
-    """
-
-    form: FormName
-    evidence: float
-    theta: np.ndarray
-    cell: np.ndarray
-    log_weight: np.ndarray
-    high: np.ndarray
-    log_high: np.ndarray
-    low: np.ndarray
-    low_error: np.ndarray
+    form: FormName  # of the curve
+    evidence: float  # log marginal likelihood of the points
+    theta: np.ndarray  # [N, Q] middles of the cells
+    cell: np.ndarray  # [Q] their widths
+    log_weight: np.ndarray  # [N] log posterior, up to a constant
+    high: np.ndarray  # [N, H] nodes
+    log_high: np.ndarray  # [N, H] their log weights within a cell, up to a constant
+    low: np.ndarray  # [N, H] mean of `low` before it is cut off at the range and at `high`
+    low_error: np.ndarray  # [N] its standard deviation
 
     def draw(self, count: int, rng: np.random.Generator) -> Draws:
         """Equally probable draws, spread evenly over the cells."""

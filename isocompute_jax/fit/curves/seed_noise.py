@@ -16,10 +16,9 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.curves.levels import decorrelate
-from isocompute_jax.fit.curves.noise_model import NoiseModel
 from isocompute_jax.fit.curves.seeds import Curve
-from isocompute_jax.fit.curves.uncertainty import CORRELATIONS, LEAST_FREEDOM, NEGLIGIBLE
+from isocompute_jax.fit.curves.solver import decorrelate
+from isocompute_jax.fit.curves.uncertainty import CORRELATIONS, LEAST_FREEDOM, NEGLIGIBLE, NoiseModel
 from isocompute_jax.fit.results import CurveFit
 
 MOVES = (1, 2)
@@ -42,17 +41,11 @@ class Series(NamedTuple):
 
 
 class SeedNoise(NamedTuple):
-    """The noise of one configuration.
+    """The noise of one configuration."""
 
-    Attributes:
-      model: of the points that are fitted (of means, where seeds are averaged).
-      moves: [S, 2] by how much each seed's curve differs from the fit in `MOVES`.
-      covariance: [2, 2] of a row, if the seeds did not differ.
-    """
-
-    model: NoiseModel
-    moves: np.ndarray
-    covariance: np.ndarray
+    model: NoiseModel  # of the points that are fitted (of means, where seeds are averaged)
+    moves: np.ndarray  # [S, 2] by how much each seed's curve differs from the fit in `MOVES`
+    covariance: np.ndarray  # [2, 2] of a row, if the seeds did not differ
 
 
 class SeedDifferences(NamedTuple):

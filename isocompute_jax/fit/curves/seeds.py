@@ -37,19 +37,12 @@ class ConfigurationRuns:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """A configuration's learning curve in one metric.
+    """A configuration's learning curve in one metric."""
 
-    Attributes:
-      configuration: which one.
-      seeds: its S seeds.
-      compute: [E] rollouts, never falling; 0 is the base model.
-      per_seed: [S, E] reward; of seeds that were pooled each point belongs to one seed and is NaN in the others.
-      reward: [E] mean over the seeds that have the point.
-    """
-
-    configuration: Configuration
-    seeds: tuple[int, ...]
-    compute: np.ndarray
+    configuration: Configuration  # which one
+    seeds: tuple[int, ...]  # its S seeds
+    compute: np.ndarray  # [E] rollouts, never falling; 0 is the base model
+    # [S, E] reward; of seeds that were pooled each point belongs to one seed and is NaN in the others
     per_seed: np.ndarray
 
     @property

@@ -1,10 +1,11 @@
-"""A batched Levenberg-Marquardt for rising curves, in float64, in two compiled programs for any number of curves.
+"""A batched Levenberg-Marquardt for rising curves under AR(1) noise, in float64.
 
 A rising curve is y = low + (high - low) share(theta, x) with a share that climbs. Given the shape theta, the best
 `low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
-alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts. A fixed number
-of searches run side by side in one compiled program; one that has converged makes room for the next. What tells the
-forms apart is data to these programs (see `Share`), so all forms use the same two.
+alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts.
+
+Two programs are compiled, one for a grid and one for searches, each for `BATCH` of them side by side. What tells the
+forms apart is data to these programs (see `forms.Share`), so all forms, and any number of curves, use the same two.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.curves.levels import TINY, CurveBatch, project
-from isocompute_jax.fit.curves.share import Array, Share, ShareKind, share_at
+from isocompute_jax.fit.curves.forms import Share
+
+Array = Any
+"""NumPy outside of the compiled functions, JAX inside."""
 
 MAX_STEPS = 200
 STEP_TOLERANCE = 1e-10
@@ -31,65 +34,132 @@ GRID_CELLS = {1: (64,), 2: (20, 10)}
 STARTS = 3
 """Lowest local minima of the grid that a search starts from."""
 
-LANES = 256
-"""Searches that one call of a compiled program takes."""
+BATCH = 32
+"""Searches, or curves of a grid, that one call of a compiled program takes: their arrays fit the processor's cache."""
 
-_BLOCK = 32  # lanes that step together: their arrays stay in the processor's cache, and a few searches cost little
 _MOST_CELLS = 200
-_CPU_OPTIONS = {"xla_backend_optimization_level": 1}
-_SLICE = 5  # steps between two looks at which searches have ended, while others wait for their lanes
+_TINY = 1e-300
+
+
+class CurveBatch(NamedTuple):
+    """K curves to fit, P points each."""
+
+    x: Array  # [K, P] argument of the share
+    y: Array  # [K, P]
+    root_weight: Array  # [K, P] square root of each point's weight; 0 on padding, which comes last
+    rho: Array  # [K] correlation of neighbouring residuals: generalised least squares under AR(1) noise
+    levels: Array  # [K, 4] bounds of low (0, 1) and of high (2, 3); equal ones fix a level, infinite ones leave it free
+    lower: Array  # [K, Q] bounds of theta
+    upper: Array  # [K, Q]; equal bounds fix a parameter
 
 
 class RisingFit(NamedTuple):
-    """Per curve: `low` [K], `high` [K], shape `theta` [K, Q], sum of squares `sse` [K], and `converged` [K] bool."""
+    """The best curve of each of K problems."""
 
-    low: np.ndarray
-    high: np.ndarray
-    theta: np.ndarray
-    sse: np.ndarray
-    converged: np.ndarray
+    low: np.ndarray  # [K]
+    high: np.ndarray  # [K]
+    theta: np.ndarray  # [K, Q] shape
+    sse: np.ndarray  # [K] sum of squares
+    converged: np.ndarray  # [K] bool
+
+
+class _Kind(NamedTuple):
+    """What tells the forms apart, per curve; bool [K] each."""
+
+    log_place: Array  # theta[0] is the logarithm of the place
+    saturates: Array  # the share is 1 - exp(-z)
+    ordered: Array  # low <= high is imposed
 
 
 class _Search(NamedTuple):
-    """Searches, L of them: the best theta so far with its sum of squares and its slopes, and the next one to try."""
+    """Where a search stands: the best theta so far with its sum of squares and slopes, and the next one to try."""
 
-    theta: Array  # [L, Q]
-    sse: Array  # [L], infinite before the first try
-    gradient: Array  # [L, Q] J^T r
-    normal: Array  # [L, Q, Q] J^T J
-    candidate: Array  # [L, Q]
-    damping: Array  # [L]
-    steps: Array  # [L] int, tries so far
-    converged: Array  # [L] bool
-    done: Array  # [L] bool: converged, or out of steps
-
-
-def _evaluate(problem: CurveBatch, kind: ShareKind, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Residuals [P] and their Jacobian [P, 2] in theta, levels eliminated."""
-
-    def residuals(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = project(problem, share_at(theta, problem.x, kind), ordered=kind.ordered)[2]
-        return values, values
-
-    jacobian, values = jax.jacfwd(residuals, has_aux=True)(theta)
-    return values, jacobian
+    theta: Array  # [2]
+    sse: Array  # infinite before the first try
+    gradient: Array  # [2] J^T r
+    normal: Array  # [2, 2] J^T J
+    candidate: Array  # [2]
+    damping: Array
+    steps: Array  # tries so far
+    converged: Array
 
 
-def _program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled: on CPUs at LLVM's level 1, as levels 2 and 3 make these short loops slower by a third.
+def decorrelate(values: Array, rho: Array) -> Array:
+    """[..., P] without the AR(1) correlation `rho` of neighbours: r_1 sqrt(1 - rho^2), then r_t - rho r_{t-1}.
 
-    It holds where XLA_FLAGS ask for level 0 too, which saves the time of compilation: these programs run for longer.
+    NumPy arrays give NumPy's, JAX's give JAX's.
     """
+    numpy = np if isinstance(values, np.ndarray) else jnp
+    first = numpy.sqrt(1.0 - rho**2) * values[..., :1]
+    return numpy.concatenate([first, values[..., 1:] - rho * values[..., :-1]], axis=-1)
 
-    @functools.cache
-    def compiled(backend: str) -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=_CPU_OPTIONS if backend == "cpu" else None)
 
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        return compiled(jax.default_backend())(*args)
+def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
+    """Scales residual-like `values` [P] by their weight and removes the AR(1) correlation of neighbours.
 
-    return call
+    (w r)_1 sqrt(1 - rho^2), then (w r)_t - rho (w r)_{t-1}: independent with equal variance when w r is AR(1).
+    """
+    return jnp.where(root_weight > 0, decorrelate(root_weight * values, rho), 0.0)
+
+
+def project(
+    problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
+
+    They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
+    minimum breaks a bound the answer lies on an edge of the feasible region, each a one-dimensional problem.
+    """
+    white = functools.partial(whiten, root_weight=problem.root_weight, rho=problem.rho)
+    share = jnp.where(problem.root_weight > 0, share, 0.0)
+    y, ones, climbed = white(problem.y), white(jnp.ones_like(share)), white(share)
+    rest = ones - climbed
+    total = _positive(ones @ ones)
+    spread = climbed - ones * (ones @ climbed / total)
+    rise = spread @ y / _positive(spread @ spread)
+    low = ones @ y / total - rise * (ones @ climbed / total)
+    l0, l1, h0, h1 = problem.levels
+
+    def best_high(given: jax.Array) -> jax.Array:
+        free = (climbed @ y - given * (climbed @ rest)) / _positive(climbed @ climbed)
+        return jnp.clip(free, jnp.where(ordered, jnp.maximum(h0, given), h0), h1)
+
+    def best_low(given: jax.Array) -> jax.Array:
+        free = (rest @ y - given * (climbed @ rest)) / _positive(rest @ rest)
+        return jnp.clip(free, l0, jnp.where(ordered, jnp.minimum(l1, given), l1))
+
+    level = jnp.clip(ones @ y / total, jnp.maximum(l0, h0), jnp.minimum(l1, h1))
+    lows = jnp.stack([low, l0, l1, best_low(h0), best_low(h1), level])
+    highs = jnp.stack([low + rise, best_high(l0), best_high(l1), h0, h1, level])
+    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | jnp.logical_not(ordered))
+    errors = (
+        lows**2 * (rest @ rest) + highs**2 * (climbed @ climbed) + 2 * lows * highs * (rest @ climbed)
+        - 2 * lows * (rest @ y) - 2 * highs * (climbed @ y)
+    )  # fmt: skip
+    edge = 1 + jnp.argmin(jnp.where(inside & jnp.isfinite(errors), errors, jnp.inf)[1:])
+    best = jnp.where(inside[0], 0, edge)
+    low, high = lows[best], highs[best]
+    return low, high, y - low * rest - high * climbed
+
+
+def _positive(value: jax.Array) -> jax.Array:
+    """`value`, or 1 where it is 0 (its numerator then is 0 too)."""
+    return jnp.where(value > _TINY, value, 1.0)
+
+
+def _share(theta: jax.Array, u: jax.Array, kind: _Kind) -> jax.Array:
+    """[P] share of any form, from theta = (place, ln rate); see `forms.Share`."""
+    reached = jnp.isfinite(u)
+    place = jnp.where(kind.log_place, jnp.exp(jnp.where(kind.log_place, theta[0], 0.0)), theta[0])
+    z = jnp.exp(theta[1]) * (jnp.where(reached, u, 0.0) - place)
+    tail = jnp.exp(jnp.where((z < 0) & ~kind.saturates, z, -z))  # one exponential for both, which does not overflow
+    share = jnp.where(kind.saturates, 1.0 - tail, jnp.where(z < 0, tail, 1.0) / (1.0 + tail))
+    return jnp.where(reached, share, 0.0)
+
+
+def _fitted(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The best low and high, and the residuals [P], at theta [2]."""
+    return project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)
 
 
 def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
@@ -98,110 +168,103 @@ def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
     return jnp.stack([d * vector[0] - b * vector[1], a * vector[1] - c * vector[0]]) / (a * d - b * c)
 
 
-def _step(search: _Search, problem: CurveBatch, kind: ShareKind) -> _Search:
+def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
     """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
 
-    A parameter that the gradient presses against its bound is held for the proposal. A search is done when a step is
-    small, or gains little, or when no damping yields a descent (the minimum up to rounding).
+    A parameter that the gradient presses against its bound is held for the proposal. A search has converged when a step
+    is small, or gains little, or when no damping yields a descent (the minimum up to rounding).
     """
-    residuals, jacobian = _evaluate(problem, kind, search.candidate)
-    sse = residuals @ residuals
+
+    def residuals(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = _fitted(problem, kind, theta)[2]
+        return values, values
+
+    jacobian, values = jax.jacfwd(residuals, has_aux=True)(search.candidate)
+    sse = values @ values
     better, fresh = sse < search.sse, jnp.isinf(search.sse)
     small = jnp.max(jnp.abs(search.candidate - search.theta)) <= STEP_TOLERANCE
     settled = better & (search.sse - sse <= DECREASE_TOLERANCE * search.sse)
     damping = jnp.where(better, jnp.maximum(search.damping * 0.1, 1e-14), search.damping * 6.0)
     theta = jnp.where(better, search.candidate, search.theta)
-    gradient = jnp.where(better, jacobian.T @ residuals, search.gradient)
+    gradient = jnp.where(better, jacobian.T @ values, search.gradient)
     normal = jnp.where(better, jacobian.T @ jacobian, search.normal)
 
     held = ((theta <= problem.lower) & (gradient >= 0)) | ((theta >= problem.upper) & (gradient <= 0))
     diagonal = jnp.diag(normal)
-    scale = jnp.where(held | (diagonal <= TINY), 1.0, diagonal)
+    scale = jnp.where(held | (diagonal <= _TINY), 1.0, diagonal)
     active = jnp.where(held[:, None] | held[None, :], 0.0, normal)
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
-    converged, steps = ~fresh & (small | settled | (damping > 1e12)), search.steps + 1
-    sse, done = jnp.where(better, sse, search.sse), converged | (steps >= MAX_STEPS)
-    moved = _Search(theta, sse, gradient, normal, candidate, damping, steps, converged, done)
-    return jax.tree.map(lambda new, old: jnp.where(search.done, old, new), moved, search)
+    converged = ~fresh & (small | settled | (damping > 1e12))
+    sse = jnp.where(better, sse, search.sse)
+    return _Search(theta, sse, gradient, normal, candidate, damping, search.steps + 1, converged)
 
 
-@_program
-def _advance(search: _Search, problem: CurveBatch, kind: ShareKind, steps: int, blocks: int) -> _Search:
-    """`steps` steps of each search that is not done, in the first `blocks` blocks of lanes; a block may end earlier."""
+def _search(problem: CurveBatch, kind: _Kind, start: jax.Array) -> tuple[jax.Array, ...]:
+    """low, high, theta [2], sum of squares and whether it converged, of one search from `start` [2].
 
-    def block(i: jax.Array, search: _Search) -> _Search:
-        part, data = _blocks_of(search, i), _blocks_of((problem, kind), i)
-
-        def step(state: tuple[jax.Array, _Search]) -> tuple[jax.Array, _Search]:
-            return state[0] + 1, jax.vmap(_step)(state[1], *data)
-
-        part = jax.lax.while_loop(lambda s: (s[0] < steps) & ~jnp.all(s[1].done), step, (jnp.asarray(0), part))[1]
-        return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, i * _BLOCK, 0), search, part)
-
-    return jax.lax.fori_loop(0, blocks, block, search)
-
-
-def _blocks_of(tree: Any, i: jax.Array) -> Any:
-    """Block i of lanes."""
-    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * _BLOCK, _BLOCK, 0), tree)
-
-
-def _begin(theta: np.ndarray, problem: CurveBatch) -> _Search:
-    """Searches that have not tried anything yet; where all of theta is fixed there is nothing to try."""
-    count, width = theta.shape
-    theta = np.clip(theta, problem.lower, problem.upper)
-    return _Search(
-        theta=theta,
-        sse=np.full(count, np.inf),
-        gradient=np.zeros((count, width)),
-        normal=np.zeros((count, width, width)),
-        candidate=theta,
-        damping=np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
-        steps=np.zeros(count, int),
-        converged=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
-        done=np.all(np.asarray(problem.lower) == np.asarray(problem.upper), axis=1),
-    )
-
-
-@_program
-def _levels(
-    problem: CurveBatch, kind: ShareKind, first: jax.Array, last: jax.Array, units: jax.Array, count: int, blocks: int
-) -> jax.Array:
-    """[U, 3, L] low, high and the sum of squares at first + unit (last - first), for `units` [U, 2].
-
-    `first` and `last` are [L, 2]. Only the first `count` units and the first `blocks` blocks of lanes are done: grids
-    and single points, few curves and many share one program.
+    Where all of theta is fixed there is nothing to search.
     """
+    start = jnp.clip(start, problem.lower, problem.upper)
+    fixed = jnp.all(problem.lower == problem.upper)
+    first = _Search(
+        theta=start,
+        sse=jnp.asarray(jnp.inf),
+        gradient=jnp.zeros(2),
+        normal=jnp.zeros((2, 2)),
+        candidate=start,
+        damping=jnp.asarray(1e-1),  # the first try is accepted, which divides it by ten
+        steps=jnp.asarray(0),
+        converged=fixed,
+    )
+    end = jax.lax.while_loop(
+        lambda search: ~search.converged & (search.steps < MAX_STEPS),
+        lambda search: _step(search, problem, kind),
+        first,
+    )
+    low, high, residuals = _fitted(problem, kind, end.theta)
+    return low, high, end.theta, residuals @ residuals, end.converged
 
-    def one(problem: CurveBatch, kind: ShareKind, theta: jax.Array) -> jax.Array:
-        low, high, residuals = project(problem, share_at(theta, problem.x, kind), ordered=kind.ordered)
-        return jnp.stack([low, high, residuals @ residuals])
 
-    def block(j: jax.Array, found: jax.Array) -> jax.Array:
-        part, sort, start, end = _blocks_of((problem, kind, first, last), j)
+def _grid(problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array) -> jax.Array:
+    """[U] sums of squares of one curve at first + unit (last - first), for `units` [U, 2]."""
 
-        def unit(i: jax.Array, found: jax.Array) -> jax.Array:
-            values = jax.vmap(one, out_axes=1)(part, sort, start + units[i] * (end - start))
-            return jax.lax.dynamic_update_slice(found, values[None], (i, 0, j * _BLOCK))
+    def error(unit: jax.Array) -> jax.Array:
+        residuals = _fitted(problem, kind, first + unit * (last - first))[2]
+        return residuals @ residuals
 
-        return jax.lax.fori_loop(0, count, unit, found)
-
-    return jax.lax.fori_loop(0, blocks, block, jnp.full((len(units), 3, len(first)), jnp.inf))
+    return jax.lax.map(error, units)
 
 
-def _levels_at(problem: CurveBatch, kind: ShareKind, first: Array, last: Array, units: np.ndarray) -> np.ndarray:
-    """[K, U, 3] low, high and the sum of squares of all curves, `LANES` of them at a time: see `_levels`."""
-    count = len(problem.x)
-    padded, found = np.zeros((_MOST_CELLS, 2)), np.empty((count, len(units), 3))
-    padded[: len(units)] = units
-    for start in range(0, count, LANES):
-        rows = np.minimum(np.arange(start, start + LANES), count - 1)  # the last batch repeats its last curve
-        blocks = -(-min(count - start, LANES) // _BLOCK)
-        part = _take((problem, kind, first, last), rows)
-        values = np.asarray(_levels(*part, padded, len(units), blocks))[: len(units)]
-        found[start : start + LANES] = values.transpose(2, 0, 1)[: count - start]
-    return found
+@functools.cache
+def _program(function: Callable[..., Any], batched: tuple[int | None, ...], backend: str) -> Callable[..., Any]:
+    """`function` compiled for a batch: on CPUs at LLVM's level 1, as higher ones make these short loops slower.
+
+    It holds where XLA_FLAGS ask for level 0 too, which saves the time of compilation: these programs run for longer.
+    """
+    options: Any = {"xla_backend_optimization_level": 1} if backend == "cpu" else None
+    return jax.jit(jax.vmap(function, in_axes=batched), compiler_options=options)
+
+
+def _in_batches(
+    function: Callable[..., Any], curves: Any, which: np.ndarray, *each: np.ndarray, shared: tuple[Any, ...] = ()
+) -> Any:
+    """The results of `function` for N rows, `BATCH` of them in each call.
+
+    Args:
+      function: (problem, kind, a row of each of `each`, `shared`) -> arrays.
+      curves: problem and kind of K curves.
+      which: [N] curve of each row.
+      each: [N, ...] what each row has of its own.
+      shared: what all rows have.
+    """
+    program = _program(function, (0,) * (2 + len(each)) + (None,) * len(shared), jax.default_backend())
+    count, results = len(which), []
+    for start in range(0, count, BATCH):
+        rows = np.minimum(np.arange(start, start + BATCH), count - 1)  # the last batch repeats the last row
+        problem, kind = jax.tree.map(lambda values, at=which[rows]: values[at], curves)
+        results.append(program(problem, kind, *(values[rows] for values in each), *shared))
+    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:count], *results)
 
 
 def _lowest_minima(errors: np.ndarray) -> np.ndarray:
@@ -220,43 +283,6 @@ def _lowest_minima(errors: np.ndarray) -> np.ndarray:
         found[:, i] = np.where(np.isfinite(minima[rows, cell]), cell, lowest)
         minima[rows, cell] = np.inf
     return found
-
-
-def _take(tree, rows):
-    """Rows of every array, copied."""
-    return jax.tree.map(lambda a: np.asarray(a)[rows], tree)
-
-
-def _run(problem: CurveBatch, kind: ShareKind, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All searches to their end: theta [N, 2] and whether each converged [N].
-
-    N is a multiple of the number of curves K; search i belongs to curve i mod K. `LANES` of them run at a time, in one
-    compiled program; one that is done makes room for the next.
-    """
-    count, curves = len(theta), len(problem.x)
-    found, converged = np.array(theta), np.zeros(count, bool)
-    rows = np.minimum(np.arange(LANES), count - 1)  # a lane without a search of its own stands still
-    current = _take((problem, kind), rows % curves)
-    search = _begin(theta[rows], current[0])
-    search.done[count:] = True
-    waiting, busy = min(LANES, count), np.arange(LANES) < count
-    while busy.any():
-        blocks = int(np.flatnonzero(busy)[-1]) // _BLOCK + 1
-        search = _Search(*map(np.array, _advance(search, *current, _SLICE if waiting < count else MAX_STEPS, blocks)))
-        ended = np.flatnonzero(busy & search.done)
-        found[rows[ended]], converged[rows[ended]] = search.theta[ended], search.converged[ended]
-        busy[ended] = False
-        free = ended[: count - waiting]
-        if len(free):
-            rows[free] = np.arange(waiting, waiting + len(free))
-            waiting += len(free)
-            fresh = _take((problem, kind), rows[free] % curves)
-            entering = (*fresh, _begin(theta[rows[free]], fresh[0]))
-            for old, new in zip(jax.tree.leaves((*current, search)), jax.tree.leaves(entering), strict=True):
-                old[free] = new
-            busy[free] = True
-        search.done[~busy] = True
-    return found, converged
 
 
 def repeat(problem: CurveBatch, times: int) -> CurveBatch:
@@ -288,39 +314,37 @@ def fit_rising(
     """
     if starts is None:
         starts = grid_starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
-    count, tries, width = np.shape(starts)
-    flat = np.asarray(starts, np.float64).swapaxes(0, 1).reshape(tries * count, width)
+    starts = np.asarray(starts, np.float64)
+    count, tries, width = starts.shape
+    flat = _with_place(starts.swapaxes(0, 1).reshape(-1, width), share)
     with jax.enable_x64(True):
-        general, kind = _general(problem, share, ordered)
-        theta, converged = _run(general, kind, _with_place(flat, share))
-        theta, converged = theta.reshape(tries, count, 2), converged.reshape(tries, count)
-        found = np.stack([_levels_at(general, kind, t, t, np.zeros((1, 2)))[:, 0] for t in theta])
-    low, high, sse = np.moveaxis(found, -1, 0)
+        searched = _in_batches(_search, _general(problem, share, ordered), np.tile(np.arange(count), tries), flat)
+    low, high, theta, sse, converged = (values.reshape(tries, count, *values.shape[1:]) for values in searched)
     best = (np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=0), np.arange(count))
     return RisingFit(low[best], high[best], theta[best][:, 2 - width :], sse[best], converged[best])
 
 
 def grid_starts(problem: CurveBatch, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
     """[K, STARTS, Q] from a grid between `first` and `last` [K, Q], cut to the box."""
-    width = first.shape[1]
+    count, width = first.shape
     cells = GRID_CELLS[width]
     axes = np.meshgrid(*(np.linspace(0.0, 1.0, n) for n in cells), indexing="ij")
     units = np.stack([axis.ravel() for axis in axes], axis=-1)
     ends = [_with_place(np.clip(end, problem.lower, problem.upper), share) for end in (first, last)]
+    padded = np.resize(_with_place(units, share), (_MOST_CELLS, 2))
     with jax.enable_x64(True):
-        general, kind = _general(problem, share, ordered)
-        found = _levels_at(general, kind, ends[0], ends[1], _with_place(units, share))
-    chosen = _lowest_minima(found[..., 2].reshape(-1, *cells))
+        errors = _in_batches(_grid, _general(problem, share, ordered), np.arange(count), *ends, shared=(padded,))
+    chosen = _lowest_minima(errors[:, : len(units)].reshape(-1, *cells))
     first, last = (end[:, None, 2 - width :] for end in ends)
     return first + units[chosen] * (last - first)
 
 
-def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, ShareKind]:
+def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, _Kind]:
     """The problem as the compiled programs see it: u in place of x, and a theta of two with the place held at 0."""
     arrays = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
     x = np.exp(arrays.x) if share.of_compute else arrays.x
     flags = (share.of_compute and share.has_place, share.saturates, ordered)
-    kind = ShareKind(*(np.full(len(x), flag) for flag in flags))
+    kind = _Kind(*(np.full(len(x), flag) for flag in flags))
     lower, upper = _with_place(arrays.lower, share), _with_place(arrays.upper, share)
     return arrays._replace(x=x, lower=lower, upper=upper), kind
 

@@ -14,16 +14,15 @@ correlated than it is, never for less, and its intervals would be too wide: they
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy.special
 
-from isocompute_jax.fit.curves.levels import CurveBatch, decorrelate
-from isocompute_jax.fit.curves.noise_model import NoiseModel
-from isocompute_jax.fit.curves.share import Share
-from isocompute_jax.fit.curves.solver import RisingFit, fit_rising, repeat
+from isocompute_jax.fit.curves.forms import Share
+from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, decorrelate, fit_rising, repeat
 
 CORRELATIONS = np.arange(-6, 10) / 10
 """Grid of rho; holds 0."""
@@ -36,6 +35,9 @@ NO_NOISE = 1e-9
 """Residuals are never taken as smaller than this share of the width of the range of rewards, so that noise-free data
 have intervals too."""
 
+APART = 0.15
+"""Standard deviation of the correlations of a sweep's curves about their mean: evaluated alike, they are alike."""
+
 _ROOT_STEPS = 60
 _ROOT_TOLERANCE = 1e-3  # in units of Student's t
 _FARTHEST = 1e3  # the largest t that is told from infinity
@@ -46,26 +48,41 @@ def critical(freedom: np.ndarray | int) -> np.ndarray:
     return scipy.special.stdtrit(np.maximum(freedom, 1), 0.5 + CONFIDENCE / 2)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoiseModel:
+    """Stationary AR(1) noise whose correlation and variance are known as far as the residuals tell."""
+
+    correlation: np.ndarray  # [N] grid of correlations of neighbouring points
+    weight: np.ndarray  # [N] how probable each is by the restricted likelihood (see `uncertainty.noise`); sums to 1
+    variance: np.ndarray  # [N] of a point of weight 1, as estimated under each
+    freedom: int  # points less parameters, the degrees of freedom of the estimates
+
+    def draw(self, count: int, points: int, rng: np.random.Generator) -> np.ndarray:
+        """[count, points] noise of points of weight 1.
+
+        Each row has a correlation drawn by its weight and, given that, a variance freedom s^2 / chi^2: over many rows
+        a mean of points then scatters as widely as Student's distribution says that the true one may lie from it.
+        """
+        which = rng.choice(len(self.weight), size=count, p=self.weight)
+        rho = self.correlation[which]
+        freedom = max(self.freedom, 1)
+        noise = rng.standard_normal((count, points))
+        for t in range(1, points):  # the first point has the stationary variance already
+            noise[:, t] = rho * noise[:, t - 1] + np.sqrt(1.0 - rho**2) * noise[:, t]
+        return noise * np.sqrt(self.variance[which] * freedom / rng.chisquare(freedom, count))[:, None]
+
+
 class Noise(NamedTuple):
-    """Fits under each rho, R of them; row r K + k belongs to rho r and curve k.
+    """Fits under each rho, R of them; row r K + k belongs to rho r and curve k."""
 
-    Attributes:
-      problem: [R K, ...].
-      fit: [R K].
-      weight: [R, K], sums to 1 over rho.
-      freedom: [K] points - free parameters.
-      scale: [R K] estimated variance of a whitened residual: that of a point times 1 - rho^2.
-      covariance: [K, Q + 2, Q + 2] of (low, high, *theta) at the mean of rho; 0 for what is fixed or at its bound.
-      condition: [K] condition number of the scaled Jacobian at rho = 0.
-    """
-
-    problem: CurveBatch
-    fit: RisingFit
-    weight: np.ndarray
-    freedom: np.ndarray
-    scale: np.ndarray
+    problem: CurveBatch  # [R K, ...]
+    fit: RisingFit  # [R K]
+    weight: np.ndarray  # [R, K], sums to 1 over rho
+    freedom: np.ndarray  # [K] points - free parameters
+    scale: np.ndarray  # [R K] estimated variance of a whitened residual: that of a point times 1 - rho^2
+    # [K, Q + 2, Q + 2] of (low, high, *theta) at the mean of rho; 0 for what is fixed or at its bound
     covariance: np.ndarray
-    condition: np.ndarray
+    condition: np.ndarray  # [K] condition number of the scaled Jacobian at rho = 0
 
     @property
     def correlation(self) -> np.ndarray:
@@ -142,6 +159,32 @@ def noise(problem: CurveBatch, fit: RisingFit, *, share: Share, width: float = 1
     covariance *= free[:, :, None] & free[:, None, :]  # what the inversion rounded away from 0
     independent = normal.reshape(len(grid), count, *normal.shape[1:])[int(np.flatnonzero(grid == 0.0)[0])]
     return Noise(many, fits, weight, freedom, scale, covariance, _condition(independent))
+
+
+def alike(models: Sequence[NoiseModel]) -> list[NoiseModel]:
+    """The models of a sweep's curves with correlations that are taken as alike: each learns from all others.
+
+    Each correlation is normal about one that all share (`APART`), which may be any of the grid; a model's weight then
+    is its own likelihood times what the others say of its correlation. Models of one correlation alone, which have too
+    few points to tell, neither teach nor learn.
+    """
+    telling = [model for model in models if np.count_nonzero(model.weight) > 1]
+    if len(telling) < 2:
+        return list(models)
+    grid = telling[0].correlation
+    near = np.exp(-0.5 * (np.subtract.outer(grid, grid) / APART) ** 2)
+    near /= near.sum(axis=1, keepdims=True)  # [shared, own]
+    with np.errstate(divide="ignore"):
+        each = {id(model): np.log(near @ model.weight) for model in telling}
+    total = sum(each.values())
+    found = []
+    for model in models:
+        if id(model) in each:
+            others = total - each[id(model)]
+            weight = model.weight * (np.exp(others - others.max()) @ near)
+            model = dataclasses.replace(model, weight=weight / weight.sum())
+        found.append(model)
+    return found
 
 
 def _restricted_likelihood(normal: np.ndarray, scale: np.ndarray, freedom: np.ndarray, rho: np.ndarray) -> np.ndarray:

@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.curves.levels import CurveBatch
-from isocompute_jax.fit.curves.padding import padded_points
-from isocompute_jax.fit.curves.share import Share
-from isocompute_jax.fit.curves.solver import RisingFit, fit_rising
+from isocompute_jax.fit.curves.fit_options import padded_points
+from isocompute_jax.fit.curves.forms import Share
+from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
 from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.results import AllocationFit
 

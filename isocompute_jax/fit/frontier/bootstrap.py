@@ -15,10 +15,9 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.curves import uncertainty
-from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.fit_options import FitOptions, prepare
 from isocompute_jax.fit.curves.fitting import solve
 from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.curves.padding import prepare
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.envelope import aligned
 from isocompute_jax.fit.frontier.replicates import FittedPoints, PointRule, draw

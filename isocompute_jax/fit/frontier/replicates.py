@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.curves.noise_model import NoiseModel, alike
 from isocompute_jax.fit.curves.seed_noise import MOVES, SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.curves.seeds import Curve
+from isocompute_jax.fit.curves.uncertainty import NoiseModel, alike
 from isocompute_jax.fit.results import CurveFit
 
 PointRule = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.curves import uncertainty
-from isocompute_jax.fit.curves.holdout import predict
+from isocompute_jax.fit.curves.diagnostics import predict
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, replicate_rewards
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
 from isocompute_jax.fit.results import Configuration, CurveFit

@@ -10,7 +10,7 @@ import scipy.optimize
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName, expsat, hill, logistic, power
-from isocompute_jax.fit.curves.points_to_fit import record_breaking
+from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.records.errors import InputError
 
 COMPUTE = np.geomspace(1e3, 1e6, 20)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.diagnostics import for_form, half_width, hold_out, predict
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, hill
-from isocompute_jax.fit.curves.holdout import for_form, half_width, hold_out, predict
 from isocompute_jax.fit.results import CurveFit
 
 COMPUTE = np.geomspace(1e3, 1e6, 24)

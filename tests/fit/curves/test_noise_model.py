@@ -5,7 +5,7 @@ import pytest
 
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.noise_model import NoiseModel, alike
+from isocompute_jax.fit.curves.uncertainty import NoiseModel, alike
 
 
 def known(rho: float, variance: float = 4.0, freedom: int = 10**9) -> NoiseModel:

@@ -6,7 +6,7 @@ import numpy as np
 
 from isocompute_jax.fit import FitOptions, fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.outliers import find_outliers, most_outliers
+from isocompute_jax.fit.curves.screening import find_outliers, most_outliers
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
 TRUTH = hill(COMPUTE, 0.1, 0.7, 3e4, 1.2)

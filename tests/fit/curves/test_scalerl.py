@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.diagnostics import Grid, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.scalerl import Grid, compare_steepness, grid_fit
 from isocompute_jax.records.errors import InputError
 
 COMPUTE = np.geomspace(1e3, 1e6, 20)

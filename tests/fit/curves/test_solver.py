@@ -11,8 +11,7 @@ import scipy.optimize
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, HILL, hill
-from isocompute_jax.fit.curves.levels import CurveBatch, project, whiten
-from isocompute_jax.fit.curves.solver import LANES, fit_rising, grid_starts
+from isocompute_jax.fit.curves.solver import BATCH, CurveBatch, fit_rising, grid_starts, project, whiten
 
 X = np.linspace(0.0, 6.0, 14)
 
@@ -111,9 +110,9 @@ def test_theta_stays_in_its_box_and_fixed_parameters_stand_still():
     assert fit.converged[0]
 
 
-def test_curves_share_lanes_without_touching_each_other():
+def test_curves_share_a_batch_without_touching_each_other():
     rng = np.random.default_rng(7)
-    count = LANES + 40
+    count = 2 * BATCH + 10
     compute = np.exp(X)
     truth = rng.uniform([0, 0.5, 5, 0.5], [0.2, 0.9, 200, 3], (count, 4))
     y = np.array([hill(compute, *p) for p in truth]) + rng.normal(0, 0.02, (count, len(X)))
@@ -125,10 +124,24 @@ def test_curves_share_lanes_without_touching_each_other():
     order = rng.permutation(count)
     shuffled = fit_rising(CurveBatch(*(a[order] for a in together)), share=HILL.share, first=first, last=last)
     np.testing.assert_allclose(shuffled.theta, fit.theta[order], rtol=1e-9)
-    for k in (0, LANES - 1, LANES, count - 1):
+    for k in (0, BATCH - 1, BATCH, count - 1):
         alone = fit_rising(rows[k], share=HILL.share, first=first[:1], last=last[:1])
         for ours, batch in zip(alone, fit, strict=True):
             np.testing.assert_allclose(ours[0], batch[k], rtol=1e-9)
+
+
+def test_a_flat_curve_has_one_answer_wherever_it_stands():
+    """Any shape fits it as well: what is found hangs on last digits, which must not hang on the other curves."""
+    rising = 0.1 + 0.6 / (1 + np.exp(-1.2 * (X - 3)))
+    for flat in (np.full(14, 0.3), 0.9 - 0.1 * X):
+        answers = []
+        for before in (0, 1, BATCH - 1, BATCH + 3):
+            rows = [one_problem(y) for y in [rising] * before + [flat] + [rising] * 2]
+            together = CurveBatch(*(np.concatenate(arrays) for arrays in zip(*rows, strict=True)))
+            first, last = (np.tile(a, (len(rows), 1)) for a in HILL.grid(X[-1]))
+            fit = fit_rising(together, share=HILL.share, first=first, last=last)
+            answers.append([float(fit.low[before]), float(fit.high[before]), *fit.theta[before]])
+        assert answers == answers[:1] * 4
 
 
 def test_all_forms_and_any_number_of_curves_share_the_compiled_programs(caplog):

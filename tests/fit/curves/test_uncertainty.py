@@ -10,10 +10,9 @@ import scipy.optimize
 import scipy.stats
 
 from isocompute_jax.fit.curves import uncertainty
-from isocompute_jax.fit.curves.fit_options import FitOptions
+from isocompute_jax.fit.curves.fit_options import FitOptions, prepare
 from isocompute_jax.fit.curves.fitting import fit_curves, solve
 from isocompute_jax.fit.curves.forms import HILL, hill
-from isocompute_jax.fit.curves.padding import prepare
 
 COMPUTE = np.geomspace(1e3, 1e6, 20)
 TRUTH = (0.1, 0.7, 5e4, 1.2)

@@ -10,9 +10,9 @@ import pytest
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.noise_model import NoiseModel
-from isocompute_jax.fit.curves.points_to_fit import record_breaking
+from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.curves.seeds import Curve
+from isocompute_jax.fit.curves.uncertainty import NoiseModel
 from isocompute_jax.fit.frontier.bootstrap import (
     Bootstrap,
     bootstrap,

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.curves.scalerl import GridFit
+from isocompute_jax.fit.curves.diagnostics import GridFit
 from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.page import render_report, section_names
