@@ -29,9 +29,10 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.seeds import ENDED_EARLY
 from isocompute_jax.fit.frontier.recommendation import LearningRate
-from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse, analyse_law
+from isocompute_jax.fit.outputs import REPORT, SUMMARY, analyse
 from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.laws.analysis import LawOptions
+from isocompute_jax.laws.report import write_law
 from isocompute_jax.options import define_flags, described, from_flags, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
@@ -52,7 +53,7 @@ def main() -> None:
     if ANALYSIS.value == "frontier":
         result = analyse(*where, options(), png=command.png, progress=True)
     else:
-        result = analyse_law(*where, read_options(), law_options(), png=command.png, progress=True)
+        result = write_law(*where, read_options(), law_options(), png=command.png, progress=True)
     warnings, out = result.summary["warnings"], OUT.value
     if len(warnings) > 1 and not command.tables:
         early = [warning for warning in warnings if ENDED_EARLY in warning][:MOST_NAMED]

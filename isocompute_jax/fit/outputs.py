@@ -12,10 +12,6 @@ from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.questions import with_comparisons
 from isocompute_jax.fit.conclusions import conclude
-from isocompute_jax.fit.laws.analysis import analyse_law as fit_law
-from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.report import draw_law_figures, law_summary, law_table, law_tables, render_law_report
-from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.page import render_report
 from isocompute_jax.fit.report.tables import summary_of, tables
@@ -78,38 +74,11 @@ def analyse(
         return render_report(result, figures, before=before, after=after(result) if callable(after) else after)
 
     texts = {HEADLINE: f"{written.text}\n", TABLES: f"{written.tables}\n"}
-    _write(pathlib.Path(out_dir), written.summary, tables(result) | texts, draw, render)
+    write(pathlib.Path(out_dir), written.summary, tables(result) | texts, draw, render)
     return written
 
 
-def analyse_law(
-    runs: Sequence[str | os.PathLike[str]],
-    out_dir: str | os.PathLike[str],
-    read: ReadOptions,
-    options: LawOptions,
-    *,
-    png: bool = False,
-    progress: bool = False,
-) -> Written:
-    """Fits the model-size law or the pre-training law and writes summary.json, tables, figures/ and report.html.
-
-    Args and errors are those of `analyse`.
-    """
-    curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
-    analysis = fit_law(curves, warnings, options)
-    summary, text = law_summary(analysis), law_table(analysis)
-
-    def draw(folder: pathlib.Path) -> Figures:
-        return draw_law_figures(analysis, folder, png=png)
-
-    def render(figures: Figures) -> str:
-        return render_law_report(analysis, figures)
-
-    _write(pathlib.Path(out_dir), summary, {**law_tables(analysis), HEADLINE: f"{text}\n"}, draw, render)
-    return Written(summary, text)
-
-
-def _write(
+def write(
     out: pathlib.Path,
     summary: dict[str, Any],
     texts: Mapping[str, str],

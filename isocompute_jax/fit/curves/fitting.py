@@ -1,4 +1,4 @@
-"""From evaluations to monotone curves: record-breaking points, and one form fitted to all configurations at once."""
+"""One form fitted to all configurations at once: parameters with errors, what the data pin down, and what is wrong."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from isocompute_jax.fit.results import CurveFit, Search, Status
 
 _HUBER_ROUNDS = 60
 _HUBER_TOLERANCE = 1e-9  # of the levels a share of the range's width
+
 FLAT = 1e-12
 """A curve that rises by less than this share of the width of the range of rewards is flat."""
 
@@ -90,9 +91,7 @@ def fit_curves(
         weights = [w / np.square(np.asarray(s, float)) for w, s in zip(weights, standard_error, strict=True)]
     fits = [failed(options)] * len(computes)
     low, high = options.window or (0.0, math.inf)
-    usable = [
-        i for i, c in enumerate(computes) if np.any((weights[i] > 0) & (c > 0) & (c >= low) & (c <= high))
-    ]  # fmt: skip
+    usable = [i for i, c in enumerate(computes) if np.any((weights[i] > 0) & (c > 0) & (c >= low) & (c <= high))]
     if not usable:
         return fits
     chosen = ([values[i] for i in usable] for values in (computes, rewards, weights))

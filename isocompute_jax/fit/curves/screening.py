@@ -1,4 +1,14 @@
-"""What of a mean curve can be fitted at all: not what comes after a collapse, and not what stands alone."""
+"""What of a mean curve is fitted: record-breaking evaluations, none after a collapse, and none that stands alone.
+
+An outlier is an evaluation far from the curve through all others: it is named and left out. Least squares believes a
+spike, so a curve is first fitted to running medians, then robustly (Huber's weights, then Tukey's bisquare, scale by
+the median of the absolute residuals; Rousseeuw and Leroy 1987, chapter 3), suspects are set aside, and the curve
+through the rest gives the noise. A residual is an outlier when it is beyond the point of Student's t with the degrees
+of freedom of the rest that one evaluation in `1 / ERROR_RATE` curves passes (Bonferroni), and when its neighbours do
+not share it: a bend that the form cannot follow, or a late change of level, is not a spike. At most `LARGEST_SHARE` of
+a curve is ever left out; more than that is the form's fault. Rates and the efficiency that this costs are measured in
+docs/method.md.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +45,8 @@ LEAST_FREEDOM = 4
 """Curves with fewer points above the number of parameters are left as they are."""
 
 _SUSPECT = 3.0  # robust standard deviations from a smoothed curve that make it worth a closer look
-_LEAST_NOISE = (
-    1e-5  # in units of the reward range: nothing is an outlier of noise-free data by less than a few of these
-)
+# In units of the reward range: nothing is an outlier of noise-free data by less than a few of these.
+_LEAST_NOISE = 1e-5
 _HUBER, _BISQUARE = 1.345, 4.685  # 95% efficient on Gaussian noise
 _HUBER_ROUNDS, _BISQUARE_ROUNDS = 4, 8
 

@@ -46,14 +46,21 @@ def _escaped(text: str) -> str:
     return str(text) if hasattr(text, "__html__") else html.escape(text, quote=False)
 
 
-def render(template: str, **context: Any) -> str:
-    """The text of a template."""
-    return environment().get_template(template).render(context)
+def render(template: str, *, templates: jinja2.Environment | None = None, **context: Any) -> str:
+    """The text of a template, of the report's own unless others are given."""
+    return (templates or environment()).get_template(template).render(context)
 
 
-def told(template: str, result: Any, *, block: str = "findings", **context: Any) -> list[str]:
-    """What the data say in a section (`sections/forms`, `laws/reuse`) or in a `headline`, as plain sentences."""
-    found = environment().get_template(f"{template}.html.j2")
+def told(
+    template: str,
+    result: Any,
+    *,
+    block: str = "findings",
+    templates: jinja2.Environment | None = None,
+    **context: Any,
+) -> list[str]:
+    """What the data say in a section (`sections/forms`) or in a `headline`, as plain sentences."""
+    found = (templates or environment()).get_template(f"{template}.html.j2")
     text = "".join(found.blocks[block](found.new_context({"result": result, **context})))
     return [html.unescape(str(sentence)) for sentence in sentences(text)]
 
@@ -147,10 +154,13 @@ def answer(
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
-    """Every filter and function of the templates, and their shared macros: `m` for HTML, `say` for sentences."""
+def environment(*folders: pathlib.Path) -> jinja2.Environment:
+    """Every filter and function of the templates, and their shared macros: `m` for HTML, `say` for sentences.
+
+    Templates are looked for in the report's own folder, then in `folders`.
+    """
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([TEMPLATES, *folders]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -200,7 +210,7 @@ def environment() -> jinja2.Environment:
         LIKELY=LIKELY,
         SURE=SURE,
     )
-    for name, file in (("m", "macros"), ("say", "sentences"), ("law_say", "laws/sentences")):
+    for name, file in (("m", "macros"), ("say", "sentences")):
         found.globals[name] = found.get_template(f"{file}.html.j2").module
     return found
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.laws import fit_chinchilla, fit_convergence
+from isocompute_jax.laws import fit_chinchilla, fit_convergence
 
 E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28
 SIZES, TOKENS = np.geomspace(4e7, 1e10, 7), np.geomspace(1e9, 3e11, 7)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jinja2
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from isocompute_jax.fit.intervals import Estimate
-from isocompute_jax.fit.laws.analysis import ChinchillaResult, LawAnalysis, ModelSizeResult
-from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.model_size import ModelSizeFit
+from isocompute_jax.fit.outputs import HEADLINE, Written, write
 from isocompute_jax.fit.plain_data import dumped, fields_of, plain
+from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     INK,
@@ -32,10 +34,12 @@ from isocompute_jax.fit.report.figures.style import (
     shades,
 )
 from isocompute_jax.fit.report.tables import SCHEMA_VERSION, csv_text, input_row, versions
-from isocompute_jax.fit.report.templating import render, told
+from isocompute_jax.fit.report.templating import environment, render, told
 from isocompute_jax.fit.report.terminal import table
 from isocompute_jax.fit.report.wording import figures as number
 from isocompute_jax.fit.report.wording import reach, scale, value_of, wrapped
+from isocompute_jax.laws.analysis import ChinchillaResult, LawAnalysis, LawOptions, ModelSizeResult, analyse_law
+from isocompute_jax.laws.model_size import ModelSizeFit
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
@@ -54,6 +58,54 @@ LAW_FIELDS = (
 MOST_LABELLED = 10
 LINE_POINTS = 100
 SURFACE_POINTS = 80
+
+
+def write_law(
+    runs: Sequence[str | os.PathLike[str]],
+    out_dir: str | os.PathLike[str],
+    read: ReadOptions,
+    options: LawOptions,
+    *,
+    png: bool = False,
+    progress: bool = False,
+) -> Written:
+    """Fits the law of `options.analysis` and writes summary.json, tables, figures/ and report.html into `out_dir`.
+
+    Args:
+      runs: run directories, folders that hold them at any depth, tables (.csv, .jsonl, .parquet), or globs.
+      out_dir: created if it does not exist.
+      read: how runs are read.
+      options: the law, and what is left to choose.
+      png: write every picture as figures/*.png too.
+      progress: show how far reading is.
+
+    Raises:
+      InputError: nothing usable was found, or `out_dir` is not a directory.
+    """
+    curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
+    analysis = analyse_law(curves, warnings, options)
+    summary, text = law_summary(analysis), law_table(analysis)
+    write(
+        pathlib.Path(out_dir),
+        summary,
+        {**law_tables(analysis), HEADLINE: f"{text}\n"},
+        lambda folder: draw_law_figures(analysis, folder, png=png),
+        lambda figures: render_law_report(analysis, figures),
+    )
+    return Written(summary, text)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """The report's templates and those of this room, with the sentences that these share as `law_say`."""
+    found = environment(pathlib.Path(__file__).parents[1])
+    found.globals["law_say"] = found.get_template("laws/templates/sentences.html.j2").module
+    return found
+
+
+def findings(name: str, analysis: LawAnalysis) -> list[str]:
+    """What the data say in a section, or in the `headline`, as plain sentences."""
+    return told(f"laws/templates/{name}", analysis.result, templates=_templates(), options=analysis.options)
 
 
 def law_summary(analysis: LawAnalysis) -> dict[str, Any]:
@@ -122,8 +174,8 @@ def law_table(analysis: LawAnalysis) -> str:
     result, options = analysis.result, analysis.options
     model_size = isinstance(result, ModelSizeResult)
     parts = _model_size_lines(result, options.metric) if model_size else _chinchilla_lines(result, options.metric)
-    findings = told("laws/headline", result, options=options)
-    return "\n".join([*parts, "", *(line for text in findings for line in wrapped(text))])
+    headline = findings("headline", analysis)
+    return "\n".join([*parts, "", *(line for text in headline for line in wrapped(text))])
 
 
 def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
@@ -187,12 +239,13 @@ def render_law_report(analysis: LawAnalysis, figures: Mapping[str, pathlib.Path]
     options = analysis.options
     names = SECTIONS[options.analysis]
     return render(
-        "law.html.j2",
+        "laws/templates/page.html.j2",
+        templates=_templates(),
         title=options.title or TITLES[options.analysis],
         result=analysis.result,
         options=options,
         figures=dict.fromkeys(names) | dict(figures),
-        headline=told("laws/headline", analysis.result, options=options),
+        headline=findings("headline", analysis),
         sections=names,
         folded=False,
         warnings=analysis.warnings,

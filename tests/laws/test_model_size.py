@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.laws import (
+from isocompute_jax.laws import (
     at_equal_data,
     crossover,
     crossovers,

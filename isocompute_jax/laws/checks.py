@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from isocompute_jax.fit.intervals import Estimate
-from isocompute_jax.fit.laws.model_size import (
+from isocompute_jax.fit.results import Status
+from isocompute_jax.laws.model_size import (
     CONFIDENCE,
     ModelSizeFit,
     autocorrelation,
@@ -21,7 +22,6 @@ from isocompute_jax.fit.laws.model_size import (
     quantile,
     widening,
 )
-from isocompute_jax.fit.results import Status
 
 MOST_REUSE = 25.0
 """Reuse up to which the paper sees no significant degradation."""

@@ -1,10 +1,10 @@
 """Laws over several models: the model-size law of RL post-training, and the pre-training law to compare it with."""
 
 from isocompute_jax.fit.intervals import Estimate
-from isocompute_jax.fit.laws.chinchilla import ChinchillaFit, compute_optimal, fit_chinchilla
-from isocompute_jax.fit.laws.convergence import ConvergenceFit, fit_convergence
-from isocompute_jax.fit.laws.model_size import Crossover, ModelSizeFit, crossover, crossovers, fit_model_size
-from isocompute_jax.fit.laws.model_size_checks import Holdout, ReuseFit, at_equal_data, inter_model, intra_model, reuse
+from isocompute_jax.laws.checks import Holdout, ReuseFit, at_equal_data, inter_model, intra_model, reuse
+from isocompute_jax.laws.chinchilla import ChinchillaFit, compute_optimal, fit_chinchilla
+from isocompute_jax.laws.convergence import ConvergenceFit, fit_convergence
+from isocompute_jax.laws.model_size import Crossover, ModelSizeFit, crossover, crossovers, fit_model_size
 
 __all__ = [
     "ChinchillaFit",

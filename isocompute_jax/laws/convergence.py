@@ -18,15 +18,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
-from isocompute_jax.fit.laws.chinchilla import (
+from isocompute_jax.fit.results import Status
+from isocompute_jax.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     VANISHING,
     ChinchillaFit,
     design_doubts,
     fit_chinchilla,
 )
-from isocompute_jax.fit.laws.solvers import HIGHEST_EXPONENT, LOWEST_EXPONENT, fit_one, refit_one
-from isocompute_jax.fit.results import Status
+from isocompute_jax.laws.solver import HIGHEST_EXPONENT, LOWEST_EXPONENT, fit_one, refit_one
 
 Variable = Literal["N", "D", "C"]
 VARIABLES: dict[Variable, str] = {

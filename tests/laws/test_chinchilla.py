@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.laws import compute_optimal, fit_chinchilla
+from isocompute_jax.laws import compute_optimal, fit_chinchilla
 
 TRUTH = np.array([1.69, 406.4, 410.7, 0.34, 0.28])
 METHODS = ("squares", "huber")

@@ -14,19 +14,18 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.intervals import Estimate
-from isocompute_jax.fit.laws.analysis import LawAnalysis, analyse_law
-from isocompute_jax.fit.laws.law_options import LawOptions
-from isocompute_jax.fit.laws.report import (
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.report.wording import reach, scale, stated
+from isocompute_jax.laws.analysis import LawAnalysis, LawOptions, analyse_law
+from isocompute_jax.laws.report import (
     SECTIONS,
     draw_law_figures,
+    findings,
     law_summary,
     law_table,
     law_tables,
     render_law_report,
 )
-from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.report.templating import told
-from isocompute_jax.fit.report.wording import reach, scale, stated
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
 
@@ -100,9 +99,9 @@ def analyse(runs, warnings, options) -> Any:
 
 def text_of(analysis: LawAnalysis) -> str:
     names = ("headline", *SECTIONS[analysis.options.analysis])
-    findings = [told(f"laws/{name}", analysis.result, options=analysis.options) for name in names]
-    assert all(found and all(sentence.endswith(".") for sentence in found) for found in findings)
-    return " ".join([*(sentence for found in findings for sentence in found), law_table(analysis)])
+    sections = [findings(name, analysis) for name in names]
+    assert all(section and all(sentence.endswith(".") for sentence in section) for section in sections)
+    return " ".join([*(sentence for section in sections for sentence in section), law_table(analysis)])
 
 
 def test_the_summary_is_plain_data(model_size, chinchilla):

@@ -1,26 +1,25 @@
 """The pre-training law L(N, D) = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556).
 
 Two ways to fit it: `squares` minimises the squared error of the loss; `huber` minimises what the paper's third approach
-does, a Huber loss (delta 1e-3) of the error of ln L with the law as a log-sum-exp, from many starts. The paper searches
-by L-BFGS, which stalls in the law's long valley (A and alpha trade against each other); here damped Newton steps with
-exact second derivatives go to the minimum.
+does, a Huber loss (delta 1e-3) of the error of ln L with the law as a log-sum-exp. The paper searches by L-BFGS, which
+stalls in the law's long valley (A and alpha trade against each other); here damped Newton steps with exact second
+derivatives go to the minimum, from many starts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
 from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
-from isocompute_jax.fit.laws.solvers import HIGHEST_EXPONENT, LOWEST_EXPONENT, Minimum, fit_huber, fit_squares
 from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.results import Status
+from isocompute_jax.laws.solver import HIGHEST_EXPONENT, LOWEST_EXPONENT, Method, Minimum, fit_two
 
-Method = Literal["squares", "huber"]
 METHODS: dict[Method, str] = {"squares": "least squares", "huber": "Huber on ln L"}
 
 FLOPS_PER_PARAMETER_TOKEN = 6.0
@@ -121,7 +120,7 @@ def fit_chinchilla(
     group = np.arange(len(n)) if group is None else np.asarray(group)[keep]
     if len(n) < NUM_PARAMETERS:
         return _failed(method, len(n), left_out, f"{len(n)} usable points for {NUM_PARAMETERS} parameters")
-    search = fit_squares if method == "squares" else fit_huber
+    search = functools.partial(fit_two, method=method)
     best = search(n, d, y, weight=np.ones_like(y), start=None)
     replicates = _bootstrap(search, (n, d, y), group, best, resamples, seed)
     doubts = design_doubts(n, d)

@@ -1,39 +1,34 @@
-"""The two searches behind the pre-training law L(N, D) = E + A / N^alpha + B / D^beta, and that of one variable.
+"""The search behind the pre-training law L(N, D) = E + A / N^alpha + B / D^beta, and that of one variable.
 
-`fit_squares` minimises the squared error of L by variable projection: given the exponents the law is linear, and
-non-negative least squares give E, A and B. A grid of exponents yields the starts; a trust region then moves the two
-exponents, with the exact gradient of the projected sum of squares.
-
-`fit_huber` minimises the Huber loss of ln L (Hoffmann et al. 2022, section D.2), with exact derivatives from JAX, by a
-damped Newton method in one compiled loop, rather than `scipy.optimize.minimize` with the same derivatives: on 25
-reference problems (two laws, 12 to 100 points, noise of 0 to 3%, outliers, terms that vanish, designs that identify
-nothing) SciPy's methods took more than twice the time. SLSQP took 12 times as long and missed one minimum; the trust
-region with exact Hessians (`trust-exact`, the box by a sine) found the minima of nine of them in 55 times the time;
-L-BFGS-B, which the paper used, had not ended after 400 times. A call from SciPy into compiled code costs as much as
-several Newton steps here, and the long valley of A against alpha takes many calls.
+Two objectives: the squared error of L (`squares`), and the Huber loss of the error of ln L (`huber`; Hoffmann et al.
+2022, section D.2). Either is minimised over (ln E, ln A, ln B, alpha, beta) with exact derivatives from JAX, by a
+damped Newton method in one compiled loop, from the best cells of a grid. `scipy.optimize.minimize` with the same
+derivatives took more than twice the time on 25 reference problems of the Huber loss (two laws, 12 to 100 points, noise
+of 0 to 3%, outliers, terms that vanish, designs that identify nothing). SLSQP took 12 times as long and missed one
+minimum; the trust region with exact Hessians (`trust-exact`, the box by a sine) found the minima of nine of them in 55
+times the time; L-BFGS-B, which the paper used, had not ended after 400 times. A call from SciPy into compiled code
+costs as much as several Newton steps here, and the long valley of A against alpha takes many calls.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+import functools
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+
+Method = Literal["squares", "huber"]
 
 LOWEST_EXPONENT, HIGHEST_EXPONENT = 0.01, 4.0
-
-CELLS = 20
-SQUARES_STARTS = 4
-TIGHT: dict[str, Any] = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 300}
 
 DELTA = 1e-3
 """Errors of ln L beyond this count linearly (arXiv 2203.15556, section D.2)."""
 EXPONENTS = np.geomspace(0.05, 2.0, 6)
 SHARES = (0.02, 0.3, 0.6, 0.85, 0.97)
 """Starts: E as a share of the lowest loss; the terms share the rest at the mean of ln N and ln D."""
-HUBER_STARTS = 10
+STARTS = 10
 FLAT = 30.0
 """A term may fall to exp(-30) of the losses before it counts as absent."""
 MAX_STEPS = 400
@@ -54,97 +49,34 @@ class Minimum(NamedTuple):
 
 
 class _Points(NamedTuple):
-    """ln N and ln D about their means (A and B are then of the size of the loss), L or ln L, and weights; [P] each."""
+    """ln N and ln D about their means (A and B are then of the size of the loss), ln L, and weights; [P] each."""
 
     log_n: np.ndarray
     log_d: np.ndarray
-    loss: np.ndarray
+    log_loss: np.ndarray
     weight: np.ndarray
 
 
-def fit_squares(
-    n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, start: Minimum | None
+def fit_two(
+    n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, method: Method, weight: np.ndarray, start: Minimum | None
 ) -> Minimum:
-    """The best of several searches, or one search from `start`.
+    """The best of several searches, or one search from `start`, for L = E + A N^-alpha + B D^-beta.
+
+    Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are.
 
     Args:
       n: [P] parameters.
       d: [P] tokens.
       loss: [P].
+      method: what is minimised.
       weight: [P]; 0 leaves a point out.
       start: where to begin; None for the grid.
-    """
-    log_n, log_d = np.log(n), np.log(d)
-    centre = log_n.mean(), log_d.mean()
-    points = _Points(log_n - centre[0], log_d - centre[1], loss, weight)
-    starts = _grid_starts(points) if start is None else [np.log(start.parameters[3:])]
-    limits = np.log(LOWEST_EXPONENT), np.log(HIGHEST_EXPONENT)
-    searches = [
-        scipy.optimize.least_squares(
-            lambda t: _residuals(points, t),
-            np.clip(start, limits[0] + 1e-9, limits[1] - 1e-9),
-            jac=cast(Any, lambda t: _jacobian(points, t)),
-            bounds=limits,
-            **TIGHT,
-        )
-        for start in starts
-    ]
-    best = min(searches, key=lambda s: s.cost)
-    exponents = np.exp(best.x)
-    levels = _project(points, exponents)[0]
-    scaled = levels * np.exp([0.0, exponents[0] * centre[0], exponents[1] * centre[1]])
-    return Minimum(np.concatenate([scaled, exponents]), float(2 * best.cost), bool(best.status > 0))
-
-
-def _grid_starts(points: _Points) -> list[np.ndarray]:
-    """The lowest local minima of the projected sum of squares over a grid of ln exponents."""
-    axis = np.linspace(np.log(LOWEST_EXPONENT), np.log(HIGHEST_EXPONENT), CELLS)
-    errors = np.array([[np.sum(_residuals(points, np.array([s, t])) ** 2) for t in axis] for s in axis])
-    padded = np.pad(errors, 1, constant_values=np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).min(axis=(2, 3))
-    rows = np.argwhere(errors <= windows)
-    rows = rows[np.argsort(errors[tuple(rows.T)])][:SQUARES_STARTS]
-    return [axis[row] for row in rows]
-
-
-def _project(points: _Points, exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Non-negative (E, A, B) [3] for given exponents, and their weighted columns [P, 3]."""
-    powers = np.exp(-np.outer(points.log_n, [0.0, exponents[0], 0.0]) - np.outer(points.log_d, [0, 0, exponents[1]]))
-    root = np.sqrt(points.weight)
-    columns = root[:, None] * powers
-    return scipy.optimize.nnls(columns, root * points.loss)[0], columns
-
-
-def _residuals(points: _Points, log_exponents: np.ndarray) -> np.ndarray:
-    levels, columns = _project(points, np.exp(log_exponents))
-    return columns @ levels - np.sqrt(points.weight) * points.loss
-
-
-def _jacobian(points: _Points, log_exponents: np.ndarray) -> np.ndarray:
-    """[P, 2] Kaufman's Jacobian: its product with the residuals is the exact gradient."""
-    exponents = np.exp(log_exponents)
-    levels, columns = _project(points, exponents)
-    slopes = np.stack(
-        [
-            -levels[1] * columns[:, 1] * points.log_n * exponents[0],
-            -levels[2] * columns[:, 2] * points.log_d * exponents[1],
-        ],
-        axis=1,
-    )
-    basis = np.linalg.qr(columns[:, levels > 0])[0]
-    return slopes - basis @ (basis.T @ slopes)
-
-
-def fit_huber(n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, weight: np.ndarray, start: Minimum | None) -> Minimum:
-    """The best of several searches, or one search from `start`; arguments as those of `fit_squares`.
-
-    Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are.
     """
     log_loss = np.log(loss)
     points, centre = _centred(n, d, log_loss, weight)
     box = _box(log_loss)
     starts = None if start is None else _thetas(start.parameters, centre, *box)[None]
-    return _best(points, centre, log_loss, box, starts)
+    return _best(method, points, centre, log_loss, box, starts)
 
 
 def fit_one(x: np.ndarray, loss: np.ndarray) -> Minimum:
@@ -155,7 +87,7 @@ def fit_one(x: np.ndarray, loss: np.ndarray) -> Minimum:
       loss: [P].
     """
     points, centre = _centred(x, np.ones_like(x), np.log(loss), np.ones_like(x))
-    best = _best(points, centre, np.log(loss), _box(np.log(loss), terms=1), None)
+    best = _best("huber", points, centre, np.log(loss), _box(np.log(loss), terms=1), None)
     return best._replace(parameters=best.parameters[ONE_TERM])
 
 
@@ -167,7 +99,7 @@ def refit_one(x: np.ndarray, losses: np.ndarray, start: Minimum) -> np.ndarray:
     e, a, alpha = start.parameters
     thetas = _thetas(np.array([e, a, 1.0, alpha, 0.0]), centre, low, high)
     with jax.enable_x64(True):
-        found = np.asarray(_newton_lanes(thetas, points, low, high).theta)
+        found = np.asarray(_newton_of_each(thetas, points, low, high).theta)
     return _levels(found, low, centre)[:, ONE_TERM]
 
 
@@ -206,6 +138,7 @@ def _levels(thetas: np.ndarray, low: np.ndarray, centre: np.ndarray) -> np.ndarr
 
 
 def _best(
+    method: Method,
     points: _Points,
     centre: np.ndarray,
     log_loss: np.ndarray,
@@ -216,11 +149,11 @@ def _best(
     with jax.enable_x64(True):
         if starts is None:
             grid = _grid(log_loss, *box)
-            starts = grid[np.argsort(np.asarray(_values(grid, points)))[:HUBER_STARTS]]
-        searches = [_newton(start, points, *box) for start in starts]
+            starts = grid[np.argsort(np.asarray(_values(grid, points, method)))[:STARTS]]
+        searches = [_newton(start, points, *box, method=method) for start in starts]
         best = min(searches, key=lambda s: float(s.value))
     parameters = _levels(np.asarray(best.theta)[None], box[0], centre)[0]
-    return Minimum(parameters, float(best.value) * DELTA**2, bool(best.done))
+    return Minimum(parameters, float(best.value) * (DELTA**2 if method == "huber" else 1.0), bool(best.done))
 
 
 def _grid(log_loss: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -233,15 +166,21 @@ def _grid(log_loss: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
     return np.stack([np.log(share) + log_loss.min(), rest, second[0], exponents[0], second[1]], axis=1)
 
 
-def objective(theta: jax.Array, points: _Points) -> jax.Array:
-    """Sum of w huber(r) / delta^2, r = LSE(a - alpha ln N, b - beta ln D, e) - ln L, theta = (e, a, b, alpha, beta)."""
+def objective(theta: jax.Array, points: _Points, method: Method) -> jax.Array:
+    """What is minimised at theta = (e, a, b, alpha, beta), with ln L = LSE(a - alpha ln N, b - beta ln D, e).
+
+    The Huber loss is in units of delta^2.
+    """
     e, a, b, alpha, beta = theta
     terms = jnp.stack([jnp.full_like(points.log_n, e), a - alpha * points.log_n, b - beta * points.log_d])
-    r = jnp.abs(jax.nn.logsumexp(terms, axis=0) - points.loss) / DELTA
+    fitted = jax.nn.logsumexp(terms, axis=0)
+    if method == "squares":
+        return jnp.sum(points.weight * (jnp.exp(fitted) - jnp.exp(points.log_loss)) ** 2)
+    r = jnp.abs(fitted - points.log_loss) / DELTA
     return jnp.sum(points.weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
 
 
-class _Search(NamedTuple):
+class _Newton(NamedTuple):
     """Where a search stands."""
 
     theta: jax.Array
@@ -251,28 +190,31 @@ class _Search(NamedTuple):
     done: jax.Array
 
 
-@jax.jit
-def _newton(theta: jax.Array, points: _Points, low: jax.Array, high: jax.Array) -> _Search:
+@functools.partial(jax.jit, static_argnames="method")
+def _newton(theta: jax.Array, points: _Points, low: jax.Array, high: jax.Array, *, method: Method) -> _Newton:
     """Damped Newton steps to the minimum, in one compiled loop. Parameters pressed to a bound are held for a step.
 
     A search is done after a negligible step or gain, or when no damping yields a descent (the minimum up to rounding).
     """
 
-    def step(search: _Search) -> _Search:
+    def value_at(theta: jax.Array) -> jax.Array:
+        return objective(theta, points, method)
+
+    def step(search: _Newton) -> _Newton:
         theta = search.theta
-        gradient, hessian = jax.grad(objective)(theta, points), jax.hessian(objective)(theta, points)
+        gradient, hessian = jax.grad(value_at)(theta), jax.hessian(value_at)(theta)
         free = ~(((theta <= low) & (gradient >= 0)) | ((theta >= high) & (gradient <= 0)))
         curvature = jnp.abs(jnp.diag(hessian))
         scale = jnp.maximum(curvature, 1e-12 * jnp.max(curvature) + _TINY)
         matrix = jnp.where(free[:, None] & free[None, :], hessian + search.damping * jnp.diag(scale), 0.0)
         move = jnp.linalg.solve(matrix + jnp.diag(jnp.where(free, 0.0, 1.0)), jnp.where(free, -gradient, 0.0))
         moved = jnp.clip(theta + move, low, high)
-        value = objective(moved, points)
+        value = value_at(moved)
         better = value < search.value
         small = jnp.max(jnp.abs(moved - theta)) <= STEP_TOLERANCE * (1 + jnp.max(jnp.abs(theta)))
         settled = search.value - value <= DECREASE_TOLERANCE * search.value
         damping = jnp.where(better, jnp.maximum(search.damping / 10.0, 1e-15), search.damping * 6.0)
-        return _Search(
+        return _Newton(
             theta=jnp.where(better, moved, theta),
             value=jnp.where(better, value, search.value),
             damping=damping,
@@ -281,9 +223,11 @@ def _newton(theta: jax.Array, points: _Points, low: jax.Array, high: jax.Array) 
         )
 
     theta = jnp.clip(theta, low, high)
-    start = _Search(theta, objective(theta, points), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
+    start = _Newton(theta, value_at(theta), jnp.asarray(1e-3), jnp.asarray(0), jnp.asarray(False))
     return jax.lax.while_loop(lambda s: ~s.done & (s.steps < MAX_STEPS), step, start)
 
 
-_newton_lanes = jax.jit(jax.vmap(_newton, in_axes=(0, _Points(None, None, 0, None), 0, 0)))  # pyright: ignore[reportArgumentType]
-_values = jax.jit(jax.vmap(objective, in_axes=(0, None)))
+_newton_of_each = jax.jit(
+    jax.vmap(functools.partial(_newton, method="huber"), in_axes=(0, _Points(None, None, 0, None), 0, 0))  # pyright: ignore[reportArgumentType]
+)
+_values = jax.jit(jax.vmap(objective, in_axes=(0, None, None)), static_argnums=2)
