@@ -134,7 +134,7 @@ def _by_run(
 
 
 class _Identity:
-    """A column of facts or labels: codes [n] of its distinct cells, -1 where blank, the cells, and what each says."""
+    """A column of facts or labels: codes [n] of distinct cells, -1 where blank; the cells; their numbers or texts."""
 
     def __init__(self, name: str, column: cells.Column) -> None:
         self.codes, self.cells = cells.distinct(column)
@@ -225,7 +225,7 @@ class _Rows:
         self._sound &= ~bad
 
     def check_runs(self) -> None:
-        """Each row must say whose it is, where there is a column for it."""
+        """Each row names its run, where there is a column for it."""
         self._leave_out("without a run", self.codes < 0, lambda i: "it has no `run`")
 
     def check_facts(self) -> None:
@@ -293,7 +293,7 @@ class _Rows:
         )
 
     def check_changes(self, count: int) -> dict[str, dict[int, Any]]:
-        """Rows do not contradict what the first row of their run says; column -> {number of run: what that is}."""
+        """Rows agree with the first row of their run; returns column -> {number of run: that row's value}."""
         sound, found = self._sound.copy(), {}
         for name, column in self._identity.items():
             ids, values = column.ids()

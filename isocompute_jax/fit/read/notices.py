@@ -1,4 +1,4 @@
-"""What is said about the inputs: findings (something is wrong with them) and notes (something to know)."""
+"""Messages about the inputs: findings (something is wrong with them) and notes (something to know)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from isocompute_jax.records.printing import printable
 
 MAX_REPEATED = 20
-"""Findings of one kind in one file that are told one by one; the rest is one line with their number."""
+"""Findings of one kind in one file that are listed one by one; the rest is one line with their number."""
 
 MAX_CELL = 60
 """Characters of a cell that are shown."""
@@ -34,24 +34,24 @@ class Notices:
         self.count(path, kind, 1, [text])
 
     def count(self, path: str | os.PathLike[str], kind: str, number: int, texts: Iterable[str]) -> None:
-        """`number` findings of a kind at once; as many of `texts` are used as may still be told one by one."""
+        """`number` findings of a kind at once; as many of `texts` are used as may still be listed."""
         self.findings += number
         self._add(path, kind, number, texts)
 
     def _add(self, path: str | os.PathLike[str], kind: str, number: int, texts: Iterable[str]) -> None:
-        told = self._counts[str(path), kind]
+        listed = self._counts[str(path), kind]
         self._counts[str(path), kind] += number
-        for _, text in zip(range(min(number, MAX_REPEATED - told)), texts, strict=False):
+        for _, text in zip(range(min(number, MAX_REPEATED - listed)), texts, strict=False):
             self._texts.append(printable(text))
 
-    def rows(self, path: str, kind: str, bad: np.ndarray, told: Callable[[int], str]) -> None:
-        """The rows where `bad` [n] is set; `told` gives the text of one of them."""
+    def rows(self, path: str, kind: str, bad: np.ndarray, text: Callable[[int], str]) -> None:
+        """A finding for each row where `bad` [n] is set; `text` makes that of one of them."""
         where = np.flatnonzero(bad)
         if len(where):
-            self.count(path, kind, len(where), (told(int(i)) for i in where))
+            self.count(path, kind, len(where), (text(int(i)) for i in where))
 
     def texts(self) -> list[str]:
-        """Everything, with one line for each kind of which only the first were told."""
+        """Everything, with one line for each kind of which only the first are listed."""
         more = [
             f"{path}: {kind}: {count} in all, of which the first {MAX_REPEATED} are listed"
             for (path, kind), count in self._counts.items()

@@ -61,7 +61,7 @@ def read_curves(
     """Reads every run that `sources` name and that has evaluations of the metric.
 
     A table is read whole, with all of its numeric columns, and one above `tables.MAX_BYTES` is refused. A run of more
-    than `MAX_POINTS` evaluations is averaged into bins. A run whose seed nothing tells gets the next free number among
+    than `MAX_POINTS` evaluations is averaged into bins. A run of unknown seed gets the next free number among
     the runs of its configuration, in order of their names.
 
     Args:
@@ -146,7 +146,7 @@ class _Reader:
         self._add(self._runs(given, lambda _: None, name=given.path.name, facts=None))
 
     def _add(self, runs: Iterator[Readings]) -> None:
-        """Adds the curves of a table. A run of which nothing tells the configuration is a configuration of its own."""
+        """Adds the curves of a table. A run of unknown configuration is a configuration of its own."""
         self._tables += 1
         for readings in runs:
             known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
@@ -229,13 +229,13 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
         free = (seed for seed in itertools.count() if seed not in taken)
         for i, seed in zip(unknown, free, strict=False):
             numbered[i] = dataclasses.replace(curves[i], facts=dataclasses.replace(curves[i].facts, seed=seed))
-        told = ", ".join(f"{curves[i].run}: {numbered[i].facts.seed}" for i in unknown[:MAX_REPEATED])
+        listed = ", ".join(f"{curves[i].run}: {numbered[i].facts.seed}" for i in unknown[:MAX_REPEATED])
         more = f" and {len(unknown) - MAX_REPEATED} more" if len(unknown) > MAX_REPEATED else ""
         notices.note(
             "--runs",
             "configuration with runs of unknown seed",
             f"{len(members)} runs have one configuration and nothing tells the seed of {len(unknown)} of them: these "
-            f"were numbered in order of their names ({told}{more})",
+            f"were numbered in order of their names ({listed}{more})",
         )
     return numbered
 
@@ -257,7 +257,7 @@ def open_table(path: pathlib.Path) -> TableFile:
 
 @contextlib.contextmanager
 def _progress_bar(sources: Sources, *, show: bool) -> Iterator[Advance]:
-    """A bar on stderr, and what to tell it."""
+    """A bar on stderr, and what moves it."""
     files = [*(path / EVAL for path in sources.directories), *sources.tables]
     total = sum(path.stat().st_size for path in files if path.exists())
     if not show or not (sys.stderr.isatty() or total > LARGE_BYTES):

@@ -1,7 +1,7 @@
 """A run's readings become its learning curve: without abandoned branches, sorted, and at most `MAX_POINTS` long.
 
 Of what a file gives twice the later row counts, because a run that is resumed writes its steps again. See `abandoned`
-for what tells a resumed run from rows that are merely out of order.
+for how a resumed run differs from rows that are merely out of order.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class RunCurve:
     run: str
     source: str  # file that it was read from
     sha256: str  # of that file
-    facts: RunFacts  # 0 where nothing says
+    facts: RunFacts  # 0 where unknown
     identity: dict[str, Any]  # equal for the seeds of one configuration (`records.identity`); of a table, its facts
-    finished: bool | None  # None where nothing tells, as of a table
+    finished: bool | None  # None where unknown, as of a table
     compute: np.ndarray  # [E] in the unit that was asked for, increasing; 0 is the base model
     columns: dict[str, np.ndarray]
     # [E] float64, NaN where a row has no number: the metric, every other numeric column under our names, `compute`

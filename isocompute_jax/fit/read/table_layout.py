@@ -122,14 +122,14 @@ def numeric(table: Table) -> list[str]:
 
 
 def missing_metric(numbers: Sequence[str], options: ReadOptions) -> str:
-    """What to say of a table without the metric whose columns `numbers` hold numbers."""
+    """The finding about a table without the metric; `numbers` are its columns that hold numbers."""
     suffixes = [name.rpartition(SEPARATOR)[2] for name in numbers if SEPARATOR in name]
     panel = [name for name in suffixes if not name.endswith(("__MIN", "__MAX")) and name != "_step"]
     return f"no column {options.metric}. " + _choices(panel or numbers, options.metric, options)
 
 
 def missing_axis(numbers: Sequence[str], options: ReadOptions) -> str:
-    """What to say of a table that gives neither compute in the unit that was asked for nor what it follows from."""
+    """The finding about a table that has neither compute in the unit that was asked for nor what it follows from."""
     name = UNITS[options.compute]
     wanted = f"{name} nor step" if name == "compute" else name
     flag = f" (--compute={options.compute})"

@@ -73,7 +73,7 @@ class TableFile:
     path: pathlib.Path
     sha256: str  # of its content
     unit: str  # word before a row's number in messages; "" for lines
-    headers: tuple[str, ...] | None  # in order, blank and repeated ones included; None where only rows tell (JSONL)
+    headers: tuple[str, ...] | None  # in order, blank and repeated ones included; None of JSONL, where rows name them
     read: Callable[[Sequence[str], Notices, Advance], Table]  # the columns of these names; of JSONL, every one
 
     def where(self, line: int) -> str:

@@ -6,19 +6,9 @@ import gzip
 
 import pytest
 
-from isocompute_jax.fit.read import ReadOptions, csv_tables, read_curves
+from isocompute_jax.fit.read import csv_tables
 from isocompute_jax.records.errors import InputError
-
-HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
-
-
-def read(path):
-    return read_curves([str(path)], ReadOptions())
-
-
-def write(path, *lines):
-    path.write_text("\n".join(lines) + "\n")
-    return path
+from tests.fit.read.tables import HEADER, read, write
 
 
 def semicolons(*lines):

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.seeds import group_runs
-from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns, read_curves
+from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns
 from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
 from isocompute_jax.service.client.service_config import ServiceConfig
+from tests.fit.read.tables import HEADER, read, write
 
 FACTS = {
     "group_size": 8,
@@ -26,11 +27,6 @@ FACTS = {
     "seed": 3,
 }
 STEPS = (0, 1, 2, 4, 8)
-HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
-
-
-def read(*sources, progress=False, **options):
-    return read_curves([str(source) for source in sources], ReadOptions(**options), progress=progress)
 
 
 def evaluation(step: int) -> dict:
@@ -46,11 +42,6 @@ def write_directory(path, lines=None, *, facts=FACTS, done=True):
     (path / EVAL).write_text("\n".join(lines) + "\n")
     if done:
         (path / DONE).touch()
-    return path
-
-
-def write(path, *lines):
-    path.write_text("\n".join(lines) + "\n")
     return path
 
 

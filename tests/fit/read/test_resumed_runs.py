@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.read.run_curve import MAX_BRANCHES, abandoned
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, EVAL
+from tests.fit.read import tables
+from tests.fit.read.tables import write_rows as write
 
 FACTS = {"group_size": 8, "problems_per_batch": 4, "num_steps": 100, "problem_set_size": 50, "model_params": 10}
 FIRST = [(10, 0.1), (20, 0.2), (30, 0.9), (40, 0.9)]
@@ -23,18 +22,8 @@ def rows(evaluations, run="a"):
     return [FACTS | {"run": run, "seed": 0, "compute": float(c), "avg@4": r} for c, r in evaluations]
 
 
-def write(path, found):
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(found), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in found))
-    else:
-        path.write_text("\n".join([",".join(found[0]), *(",".join(map(str, row.values())) for row in found)]) + "\n")
-    return path
-
-
 def read(path, **options):
-    runs, warnings = read_curves([str(path)], ReadOptions(**options))
+    runs, warnings = tables.read(path, **options)
     return {run.run: (run.compute.tolist(), run.columns["avg@4"].tolist()) for run in runs}, warnings
 
 
@@ -56,8 +45,6 @@ def test_the_later_branch_of_a_run_directory_counts(tmp_path):
     run.mkdir()
     (run / CONFIG).write_text(json.dumps(FACTS | {"seed": 0, "config": {}}))
     write(run / EVAL, rows(FIRST + SECOND))
-    (run / EVAL).rename(tmp_path / "lines.jsonl")
-    (run / EVAL).write_text((tmp_path / "lines.jsonl").read_text())
     found, warnings = read(tmp_path / "a")
     assert found["a"][1] == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert any(told.startswith(f"{run / EVAL}:5: run a was resumed") for told in warnings)

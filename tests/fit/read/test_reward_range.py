@@ -9,7 +9,8 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import EVAL
-from tests.fit.read.test_reader import FACTS, HEADER, STEPS, evaluation, read, write, write_directory
+from tests.fit.read.tables import HEADER, read, write
+from tests.fit.read.test_reader import FACTS, STEPS, evaluation, write_directory
 
 
 def test_reward_range(tmp_path):

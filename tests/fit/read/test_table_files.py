@@ -13,27 +13,15 @@ import pytest
 
 from isocompute_jax.fit.read import (
     SOLVE_SHARES,
-    ReadOptions,
     csv_tables,
     json_tables,
     parse_columns,
-    read_curves,
 )
 from isocompute_jax.fit.read.cells import blank, column_of, numbers, texts
 from isocompute_jax.fit.read.sources import SUFFIXES
 from isocompute_jax.records.errors import InputError
 from tests.fit import frameworks
-
-HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
-
-
-def read(*sources, **options):
-    return read_curves([str(source) for source in sources], ReadOptions(**options))
-
-
-def write(path, *lines, end="\n", encoding="utf-8"):
-    path.write_bytes((end.join(lines) + end).encode(encoding))
-    return path
+from tests.fit.read.tables import HEADER, read, write, write_rows
 
 
 def rows_of(count=3):
@@ -52,19 +40,6 @@ def rows_of(count=3):
         for s in (0, 1)
         for i in range(count)
     ]
-
-
-def write_rows(path, rows):
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".parquet"):
-        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
-        return
-    if name.endswith(".jsonl"):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-    else:
-        mark = "\t" if name.endswith(".tsv") else ","
-        text = "\n".join([mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -312,7 +287,7 @@ def test_a_plain_wide_table(tmp_path):
 
 
 def test_a_wide_table_of_several_types(tmp_path):
-    """Runs whose cells have other types stand in blocks of their own, and in the order of the table."""
+    """Runs stand in the order of the table, whatever the types of their cells."""
     columns = {
         "step": [1, 2, 3],
         "a - avg@4": [0.1, 0.2, 0.3],
