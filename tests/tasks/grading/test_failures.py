@@ -1,4 +1,4 @@
-"""What is told of a reward that raised is the user's: their frames, their line."""
+"""One completion by any function; what is told of a reward that raised is the user's: their frames, their line."""
 
 import inspect
 import json
@@ -37,3 +37,8 @@ def test_what_a_grader_raises_on_purpose_is_told_without_frames():
         raise ServiceError("judge answered 404")
 
     assert failure_of(refuse) == Failure("raised", "judge answered 404")
+
+
+@pytest.mark.parametrize("function", [rewards.batch_lengths, rewards.waits, rewards.batch_waits])
+def test_one_completion_is_graded_by_a_function_of_any_kind(function):
+    assert Function("it", function).grade(Problem("p", "", "", ""), "four").reward == 4.0
