@@ -12,9 +12,9 @@ from isocompute_jax.records.rollout import Problem
 
 def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, seed: int):
     """Tokenizer, problems and base model, unless they are there; returns rollouts -> the config of a run on them."""
-    from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
     from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
     from isocompute_jax.learner import OptimizerConfig
+    from isocompute_jax.study.base_model import BaseModelConfig, train_base_model
     from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
     from isocompute_jax.tasks.embedded import LONGEST_ANSWER, make_sums
 

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 from isocompute_jax import model
-from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
+from isocompute_jax.study.base_model import BaseModelConfig, train_base_model
 from isocompute_jax.sweeps import workers
 from isocompute_jax.tasks import load_tokenizer, make_problems, make_teacher, save_arithmetic_tokenizer, write_problems
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
 
 

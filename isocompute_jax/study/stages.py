@@ -17,7 +17,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isocompute_jax.experiment.base_model import train_base_model
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
@@ -31,6 +30,7 @@ from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import differences
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.study import report_sections
+from isocompute_jax.study.base_model import train_base_model
 from isocompute_jax.study.presets import Preset, Slice
 from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep

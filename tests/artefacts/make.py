@@ -23,12 +23,12 @@ from isocompute_jax.experiment.curate import CurationConfig
 
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop, sweep
-from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
 from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.study import stages
+from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.study.presets import SMOKE
 
 MODEL = ModelConfig(

@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 
-from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.loop import train
@@ -20,6 +19,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import IDENTITY, identity, identity_of
 from isocompute_jax.study import stages
+from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.study.presets import SMOKE
 from isocompute_jax.study.report_sections import summary_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep

@@ -1,6 +1,7 @@
 """Errors that know their fields, and fields of a run's config in messages."""
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,13 @@ def test_the_same_fault_for_a_library_and_for_a_command():
 
 
 def test_the_learner_speaks_of_its_own_parameters():
-    sizes = {"problems_per_batch": 1, "group_size": 2, "max_prompt_tokens": 5, "max_tokens": 6, "microbatch_tokens": 64}
+    sizes: Any = {
+        "problems_per_batch": 1,
+        "group_size": 2,
+        "max_prompt_tokens": 5,
+        "max_tokens": 6,
+        "microbatch_tokens": 64,
+    }
     with pytest.raises(InputError, match=r"^row_tokens = 8, .* \(max_prompt_tokens = 5 and max_tokens = 6\)"):
         learner.pack_shape(**sizes, row_tokens=8)
     with pytest.raises(InputError, match=r"^row_nodes = 8, .* raise row_nodes to 10"):

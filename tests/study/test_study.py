@@ -9,13 +9,13 @@ import typing
 
 import pytest
 
-from isocompute_jax.experiment.base_model import BaseModelConfig
 from isocompute_jax.experiment.config import EvaluationConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.loop import train
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.study import stages
+from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.study.presets import SMOKE
 from isocompute_jax.sweeps.executor import open_state
 

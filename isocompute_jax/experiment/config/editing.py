@@ -107,9 +107,10 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
 HEAD = """\
 # Config fields
 
-Every field of a run. Config files (`configs/*.py`) set them in Python, `--config.FIELD=VALUE` on the command line of
-`train`, `sweep` and `ablate`; `sweep --grid` and `ablate --vary` name them without `config.`. Where a field maps names
-to values, `--config.evaluation.sets.validation=FILE` sets one of them, whether the config file has that name or not.
+Every field of a run. Config files (`configs/*.py`) set them in Python, in what their `get_config()` returns,
+`RunConfig(...)`; `--config.FIELD=VALUE` sets one on the command line of `train`, `sweep` and `ablate`; `sweep --grid`
+and `ablate --vary` name them without `config.`. Where a field maps names to values,
+`--config.evaluation.sets.validation=FILE` sets one of them, whether the config file has that name or not.
 
 This page is what `python -m isocompute_jax.train --config_fields > docs/config.md` writes.
 """

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.experiment import base_model
-from isocompute_jax.experiment.base_model import BaseModelConfig, train_base_model
+from isocompute_jax.study import base_model
+from isocompute_jax.study.base_model import BaseModelConfig, train_base_model
 from isocompute_jax.tasks import load_tokenizer, make_problems, make_teacher, save_arithmetic_tokenizer
 
 CONFIG = BaseModelConfig(steps=60, batch_size=64, warmup_steps=10)
