@@ -7,8 +7,12 @@ names that the list of runs has.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import dataclasses
+import hashlib
 import http.server
+import importlib.resources
 import json
 import logging
 import pathlib
@@ -23,7 +27,6 @@ from typing import Any
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 from isocompute_jax.watching.frontier import FrontierSoFar
-from isocompute_jax.watching.page import load_page
 from isocompute_jax.watching.watched_runs import UnknownRun, WatchedRuns
 
 LOG = logging.getLogger(__name__)
@@ -179,3 +182,44 @@ def _json(status: HTTPStatus, content: Any) -> Answer:
 
 def _missing(why: str) -> Answer:
     return _json(HTTPStatus.NOT_FOUND, {"error": why})
+
+
+# --- the page: one HTML text with its style and scripts inside
+
+
+DRAWING = "drawing.js"
+"""What the page shares with the fit's report."""
+SCRIPTS = ("elements.js", "chart.js", "runs.js", "details.js", "rollouts.js", "main.js")
+"""In the order of the page; together they are one script."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What is served."""
+
+    html: bytes  # the page
+    # its Content-Security-Policy: this one script and this one style run, and nothing is loaded from elsewhere
+    policy: str
+
+
+def load_page() -> Page:
+    """Puts the page together from its files."""
+    folder = importlib.resources.files("isocompute_jax.watching") / "page_files"
+
+    def text(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    drawing = (importlib.resources.files("isocompute_jax.records") / DRAWING).read_text(encoding="utf-8")
+    style = text("style.css")
+    script = '"use strict";\n(() => {\n' + "\n".join([drawing, *map(text, SCRIPTS)]) + "\n})();\n"
+    html = text("page.html").replace("/* style */", style).replace("/* script */", script)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return Page(html.encode(), policy)
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

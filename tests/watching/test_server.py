@@ -14,8 +14,7 @@ import pytest
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.watching import frontier as frontiers
 from isocompute_jax.watching.frontier import FrontierSoFar, shown
-from isocompute_jax.watching.page import load_page
-from isocompute_jax.watching.server import serving
+from isocompute_jax.watching.server import load_page, serving
 from isocompute_jax.watching.watched_runs import WatchedRuns
 from tests.watching.builders import HOSTILE, make_run
 
