@@ -323,12 +323,12 @@ def table(plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _memory_row(name: str, plan: Mapping[str, Any]) -> list[str]:
     if "memory" not in plan:
-        return [name, plan["topology"], "", "", "", "", "", "", _gib(plan["needed"]), "", "no", ""]
+        return [name, plan["topology"], "", "", "", "", "", "", _short_gib(plan["needed"]), "", "no", ""]
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items()) or "1"
-    sizes = [_gib(plan["memory"][part]) for part in MEMORY]
+    sizes = [_short_gib(plan["memory"][part]) for part in MEMORY]
     fits = "yes" if plan["fits"] else "no"
     seconds = f"{plan['compile_s']:.0f} s"
-    return [name, plan["topology"], mesh, plan["remat"], *sizes, _gib(plan["free"]), fits, seconds]
+    return [name, plan["topology"], mesh, plan["remat"], *sizes, _short_gib(plan["free"]), fits, seconds]
 
 
 def _estimate_row(name: str, plan: Mapping[str, Any]) -> list[str]:
@@ -352,7 +352,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) 
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
 
 
-def _gib(size: float) -> str:
+def _short_gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
