@@ -113,7 +113,7 @@ class _CsvFile:
         return Table(lines, columns)
 
     def _batches(self, body: _Body, names: Sequence[str], skip: Callable[[Any], str]) -> Iterator[pa.RecordBatch]:
-        if body.empty:
+        if body.empty():
             return
         places = [str(i) for i in range(len(self.headers))]  # headers may be blank or repeated
         yield from pa_csv.open_csv(
@@ -156,8 +156,10 @@ class _Body(io.RawIOBase):
         self._pieces = pieces
         self._ready = b""
         self.quotes = 0
+
+    def empty(self) -> bool:
         self._fill()
-        self.empty = not self._ready
+        return not self._ready
 
     def readable(self) -> bool:
         return True

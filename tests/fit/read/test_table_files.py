@@ -151,6 +151,22 @@ def test_damaged_files_are_reported(tmp_path, name, content, reason):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("block_bytes", [1 << 20, 1 << 22])
+def test_what_comes_before_a_damaged_place_is_read(tmp_path, monkeypatch, block_bytes):
+    """Beyond the first megabyte, which is looked at before anything else; in the first block, or a later one."""
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", block_bytes)
+    notes = np.random.default_rng(0).bytes(1_500_000).hex()
+    lines = [HEADER + ",note", *(f"a,8,4,0,{i},0.5,{notes[1000 * i : 1000 * i + 1000]}" for i in range(3000))]
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode(), 1)[:-300_000])
+    if block_bytes < 2 << 20:
+        (run,), warnings = read(tmp_path / "t.csv.gz")
+        assert 100 < len(run.compute) < 3000
+        assert sum("read up to a place where it is damaged" in text for text in warnings) == 1
+    else:
+        with pytest.raises(InputError, match=r"damaged[\s\S]*no row has avg@4"):
+            read(tmp_path / "t.csv.gz")
+
+
 def test_bytes_that_are_no_text_and_numbers_out_of_range(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(
