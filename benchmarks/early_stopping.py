@@ -42,7 +42,7 @@ from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.reach import chances_of_leading
+from isocompute_jax.fit.further_runs import chances_of_leading
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError

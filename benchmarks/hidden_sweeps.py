@@ -17,7 +17,7 @@ import scipy.optimize
 from benchmarks import families
 from benchmarks.harness import METRIC, Table, long_table
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.frontier.next_runs import Candidate
+from isocompute_jax.fit.further_runs import Candidate
 from isocompute_jax.sweeps.record import Sweep, read_sweep
 from isocompute_jax.theory import Question
 from isocompute_jax.theory.pass_rates import smoothed

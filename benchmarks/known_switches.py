@@ -22,7 +22,7 @@ from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval
-from isocompute_jax.fit.frontier.switch_evidence import switch_results
+from isocompute_jax.fit.frontier.switches import switch_results
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
 from isocompute_jax.fit.results import Frontier
@@ -103,18 +103,17 @@ def answers(table: dict[str, np.ndarray], sweep: Sweep, methods: Sequence[str], 
     groups, _ = group_runs(runs)
     stages = Stages(options, groups)
     main = stages.metric("reward", intervals=True, profiles=False)
-    configurations = [curve.configuration for curve in main.curves]
     found = {}
     for method in methods:
         stages.options = dataclasses.replace(options, bootstrap=method)
         resampled = stages.bootstrap(main)
         assert resampled is not None
-        by_pair = {(s.row.from_group_size, s.row.to_group_size): s for s in switch_results(main, {}, resampled)}
+        by_pair = {(s.before.group_size, s.after.group_size): s for s in switch_results(main, {}, resampled)}
         switches = [by_pair.get(pair) for pair in itertools.pairwise(sweep.curves)]
         found[method] = Answer(
-            switch=np.array([s.row.compute if s else np.nan for s in switches]),
+            switch=np.array([s.compute if s else np.nan for s in switches]),
             switch_ends=np.array([s.interval95 if s and s.interval95 else (np.nan, np.nan) for s in switches]),
-            group_size_ends=np.array([group_size_interval(resampled, configurations, b)[0] for b in budgets]),
+            group_size_ends=np.array([group_size_interval(resampled, b)[0] for b in budgets]),
             fitted=_advice(stages, main, resampled, "form"),
             expected=_advice(stages, main, resampled, "average"),
         )

@@ -32,8 +32,7 @@ from benchmarks.harness import (
     with_all,
 )
 from isocompute_jax import app
-from isocompute_jax.fit.frontier.next_runs import Candidate, candidates, propose
-from isocompute_jax.fit.further_runs import evaluations
+from isocompute_jax.fit.further_runs import Candidate, candidates, evaluations, propose
 
 study_flags(30)
 ASKED = flags.DEFINE_float("asked", 16.0, "The budget that n is asked for, in units of the data's compute.")

@@ -24,8 +24,7 @@ from benchmarks.harness import print_head, print_row, studies_of_flags, study_fl
 from isocompute_jax import app
 from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answer_results import BudgetAnswer
-from isocompute_jax.fit.conclusions import conclude
+from isocompute_jax.fit.answering import BudgetAnswer
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
@@ -98,7 +97,7 @@ def answers(study: families.Study) -> list[BudgetAnswer]:
     """What `python -m isocompute_jax.fit --budget=...` answers, without its report."""
     options = AnalysisOptions(budgets=tuple(families.LAST * TIMES), holdout=0.0)
     runs, _ = read_curves(memory_table(study.table(options.metric)), options.read)
-    return list(conclude(analyse_curves(runs, options)).asked)
+    return list(analyse_curves(runs, options).asked)
 
 
 def spent(study: families.Study, advice: Recommendation) -> float:
@@ -164,8 +163,8 @@ def law(study: families.Study) -> np.ndarray:
     compute, mean = zip(*mean_curves(study), strict=True)
     envelope = frontier(fit_curves(compute, mean, options=FitOptions()), configurations)
     at = study.compute[1:]
-    leaders = np.array([envelope.index_at(c) if envelope.index_at(c) is not None else 0 for c in at])
-    sizes = study.group_sizes[leaders].astype(float)
+    leaders = [envelope.leader_at(c) or configurations[0] for c in at]
+    sizes = np.array([each.group_size for each in leaders], float)
     with warnings.catch_warnings(action="ignore"):
         found = fit_allocation(at, sizes, window=3, largest=float(study.group_sizes[-1]))
     with np.errstate(over="ignore"):

@@ -10,10 +10,9 @@ import numpy as np
 from benchmarks.harness import METRIC, alive, analysed, forecast_of
 from benchmarks.hidden_sweeps import SAME_COMPUTE, HiddenSweep, Reached
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.frontier.budget_grid import data_end
+from isocompute_jax.fit.frontier.envelope import data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.next_runs import Candidate, candidates, propose
-from isocompute_jax.fit.further_runs import evaluations, optimal_sizes
+from isocompute_jax.fit.further_runs import Candidate, candidates, evaluations, optimal_sizes, propose
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions
 

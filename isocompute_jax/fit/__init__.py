@@ -19,7 +19,7 @@ from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import epochs, frontier
-from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.frontier.recommendation import Contest, LearningRate, allocate
 from isocompute_jax.fit.one_call import analyze
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation
@@ -29,6 +29,7 @@ __all__ = [
     "AllocationFit",
     "AnalysisOptions",
     "Configuration",
+    "Contest",
     "CurveFit",
     "FitOptions",
     "Frontier",

@@ -1,18 +1,25 @@
-"""How to spend a budget, held against the other choice of evaluations: who leads must not hang on which were fitted."""
+"""How to spend each budget; who leads must not hang on which evaluations are fitted, so two choices are compared."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from isocompute_jax.fit.curves.screening import Records
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.frontier.recommendation import LearningRate, OwnRate, allocate
+from isocompute_jax.fit.frontier.envelope import data_end
+from isocompute_jax.fit.frontier.recommendation import Contest, LearningRate, OwnRate, allocate
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
-from isocompute_jax.fit.results import AllocationFit, Recommendation
+from isocompute_jax.fit.results import AllocationFit, CurveFit, Recommendation
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
+
+GRID_BUDGETS = 48
+BEYOND_DATA = 4.0
+"""The grid reaches so many times the largest compute of the data, or the largest budget that was asked for."""
 
 RULES: dict[Records, str] = {
     "off": "all evaluations",
@@ -23,6 +30,14 @@ RULES: dict[Records, str] = {
 
 OTHER_RULE: dict[Records, Records] = {"off": "strict", "strict": "off", "bucketed": "off"}
 """The choice that an answer is held against."""
+
+
+def budget_grid(fits: Sequence[CurveFit], asked: Sequence[float]) -> list[float]:
+    """Budgets even in log C and rounded to two figures, with the ends of the data and those that were asked for."""
+    first, last = min(fit.window[0] for fit in fits if fit.status != "failed"), data_end(fits)
+    low, high = min([first, *asked]), max([BEYOND_DATA * last, *asked])
+    even = [float(f"{compute:.2g}") for compute in np.geomspace(low, high, GRID_BUDGETS)]
+    return sorted({first, last, high, *asked, *(budget for budget in even if first < budget < high)})
 
 
 def recommend(
@@ -47,14 +62,19 @@ def recommend(
         raise InputError("--budget: no curve spans a range of compute, so there is nothing to recommend from")
     rule = OTHER_RULE[stages.options.records]
     other = by_records[rule]
-    law = stages.allocation(other, None) if other.frontier.segments else None
+    contest = _contest(stages, main, allocation)
+    fitted = rivals = None
+    if other.frontier.segments:  # both by their fitted curves, or the two would differ in more than the evaluations
+        fitted, rivals = contest, _contest(stages, other, stages.allocation(other, None))
+    if stages.options.records == "off":  # evaluations picked because they are high are likelier than noise makes them
+        contest = dataclasses.replace(contest, forecast=stages.forecast(main))
+    contest = dataclasses.replace(contest, resampled=resampled)
     found = {}
     for budget in budgets:
-        advice = _allocate(budget, stages, main, allocation, resampled)
-        if law is not None:  # both by their fitted curves, or the two would differ in more than the evaluations
-            fitted = _allocate(budget, stages, main, allocation, None, forecast=False)
-            rival = _allocate(budget, stages, other, law, None, forecast=False)
-            if rival.run not in (advice.run, fitted.run):
+        advice = allocate(budget, contest)
+        if fitted and rivals:
+            rival = allocate(budget, rivals)
+            if rival.run not in (advice.run, allocate(budget, fitted).run):
                 advice = _doubted(advice, rival, rule)
         found[budget] = advice
     return found
@@ -75,27 +95,14 @@ def _doubted(advice: Recommendation, rival: Recommendation, rule: Records) -> Re
     )
 
 
-def _allocate(
-    budget: float,
-    stages: Stages,
-    found: MetricAnalysis,
-    allocation: AllocationFit,
-    resampled: Bootstrap | None,
-    *,
-    forecast: bool = True,
-) -> Recommendation:
-    options = stages.options
-    unpicked = options.records == "off"  # evaluations picked because they are high are likelier than noise makes them
-    return allocate(
-        budget,
+def _contest(stages: Stages, found: MetricAnalysis, allocation: AllocationFit) -> Contest:
+    """The curves of a metric as they were fitted."""
+    return Contest(
         fits=found.fits,
-        configurations=[curve.configuration for curve in found.curves],
-        frontier=found.frontier,
+        configurations=found.configurations,
         allocation=allocation,
-        learning_rate=options.learning_rate or _learning_rate(stages.groups),
-        reward_range=options.read.reward_range,
-        resampled=resampled,
-        forecast=stages.forecast(found) if forecast and unpicked else None,
+        learning_rate=stages.options.learning_rate or _learning_rate(stages.groups),
+        reward_range=stages.options.read.reward_range,
         measured=found.budgets,
         rollouts=found.rollouts,
     )
@@ -108,7 +115,7 @@ def disagreement(records: Records, by_records: Mapping[str, MetricAnalysis]) -> 
         found = by_records[rule]
         if not found.frontier.segments:
             return []
-        last[rule] = found.curves[found.frontier.segments[-1].index].configuration.name
+        last[rule] = found.frontier.segments[-1].run
     if len(set(last.values())) == 1:
         return []
     each = "; ".join(f"{name} with {RULES[rule]} (--records={rule})" for rule, name in last.items())

@@ -1,18 +1,18 @@
-"""The whole analysis, in order: load, average seeds, fit, frontier, n*(C), targets, and how far to trust it."""
+"""The whole analysis, in order: load, average seeds, fit, frontier, n*(C), targets, answers, how far to trust them."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
-from isocompute_jax.fit.advice import disagreement, recommend
+import numpy as np
+
+from isocompute_jax.fit.advice import budget_grid, disagreement, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.answering import Evidence, answer, ranges
 from isocompute_jax.fit.curves.diagnostics import (
-    Comparison,
     CurveHoldout,
-    GridFit,
-    Profile,
     compare_steepness,
     for_form,
     grid_fit,
@@ -20,65 +20,46 @@ from isocompute_jax.fit.curves.diagnostics import (
     profile_asymptotes,
 )
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, ended_early, group_runs
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.frontier.budget_grid import budget_grid
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, ended_early, group_runs
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals
+from isocompute_jax.fit.frontier.switches import seed_agreement, switch_results
 from isocompute_jax.fit.further_runs import further_runs
+from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
-from isocompute_jax.fit.read import MemoryTable, RunCurve, read_curves
-from isocompute_jax.fit.results import AllocationFit, CurveFit, NextRuns, Recommendation
-from isocompute_jax.fit.stages import FrontierSlice, Stages
+from isocompute_jax.fit.read import SOLVE_SHARES, MemoryTable, RunCurve, read_curves
+from isocompute_jax.fit.results import AllocationFit, CurveFit, FormScore, choose_form
+from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.sweep_results import (
+    AllocationResult,
+    CurveResult,
+    FrontierBudget,
+    FrontierResult,
+    HoldoutResult,
+    Points,
+    RecordChoice,
+    SteepnessResult,
+    SteepnessRow,
+    SweepResult,
+    TargetBudget,
+    TargetResult,
+    TiesResult,
+    TrainingResult,
+    TrainingSeries,
+)
 from isocompute_jax.records.errors import InputError
 
+TIE_RULE = (
+    "tied with the best when within one standard error of the difference; "
+    "the standard deviation of a seed is pooled over configurations at each budget"
+)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Analysis:
-    """What `analyse` found; `conclusions.conclude` turns it into results for readers.
-
-    Attributes:
-      options: as given.
-      runs: what was loaded.
-      groups: the configurations and their runs.
-      main: the analysis of the metric.
-      forms: form -> [K] fits of the same points by every form.
-      resampled: bootstrap of the frontier; None without.
-      profiles: [K] how the fit worsens as A is moved; None where that says nothing.
-      holdout: [K] of form -> how the first part of the curve predicts the rest; empty without.
-      comparison: steepness under a common asymptote; None where it has no meaning.
-      grid: [K] fits by ScaleRL's grid procedure; empty without.
-      allocation: n*(C) of the main metric.
-      slices: frontiers at fixed B_problem and at fixed B, where the sweep has several.
-      recommendations: one for each budget that was asked for.
-      by_budget: one for each budget of a grid, those that were asked for and the data's end among them.
-      next_runs: for each budget that was asked for the runs to add; empty without `--next`.
-      targets: metric -> analysis, for avg@k, best@k and worst@k as far as the runs have them.
-      by_seed: seed -> analysis of the main metric on that seed alone (empty with one seed).
-      by_records: rule -> analysis of the main metric under that choice of points.
-      warnings: everything that was left out or looks off.
-    """
-
-    options: AnalysisOptions
-    runs: tuple[RunCurve, ...]
-    groups: tuple[ConfigurationRuns, ...]
-    main: MetricAnalysis
-    forms: Mapping[FormName, tuple[CurveFit, ...]]
-    resampled: Bootstrap | None
-    profiles: tuple[Profile | None, ...]
-    holdout: tuple[dict[FormName, CurveHoldout], ...]
-    comparison: Comparison | None
-    grid: tuple[GridFit, ...]
-    allocation: AllocationFit
-    slices: tuple[FrontierSlice, ...]
-    recommendations: tuple[Recommendation, ...]
-    by_budget: tuple[Recommendation, ...]
-    next_runs: tuple[NextRuns, ...]
-    targets: Mapping[str, MetricAnalysis]
-    by_seed: Mapping[int, MetricAnalysis]
-    by_records: Mapping[str, MetricAnalysis]
-    warnings: tuple[str, ...]
+_Forms = Mapping[FormName, tuple[CurveFit, ...]]
+_Holdouts = Sequence[Mapping[FormName, CurveHoldout]]
 
 
-def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *, progress: bool = False) -> Analysis:
+def analyse_runs(
+    roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *, progress: bool = False
+) -> SweepResult:
     """Runs every stage on the runs below `roots`, or of a table, and returns the findings; writes nothing.
 
     Raises:
@@ -88,7 +69,7 @@ def analyse_runs(roots: Sequence[str] | MemoryTable, options: AnalysisOptions, *
     return analyse_curves(runs, options, warnings=warnings)
 
 
-def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnings: Sequence[str] = ()) -> Analysis:
+def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnings: Sequence[str] = ()) -> SweepResult:
     """The same of runs that have been read; `warnings` are of their reading.
 
     Raises:
@@ -101,33 +82,20 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
     resampled = stages.bootstrap(main)
     allocation = stages.allocation(main, resampled)
     targets, missing = stages.targets(main)
-    by_records = stages.by_records(main)
+    metrics = {main.metric: main} | targets
+    by_records, by_seed = stages.by_records(main), stages.by_seed()
+    forms = stages.forms(main)
+    holdouts = _holdouts(stages, main)
+    scores = _scores(forms, holdouts)
+
     budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
-    by_budget = recommend(budgets, stages, main, allocation, resampled, by_records)
-    compute, reward, errors = main.trusted.compute, main.trusted.reward, main.trusted.errors
-    given = {"use": main.trusted.used, "options": stages.fit}
-    hill, own = main.fits, stages.fit
-    if options.form == "auto" and own.form != "hill":  # ScaleRL's comparison is one of Hill curves
-        hill, own = stages.forms(main)["hill"], for_form(own, "hill")
-    return Analysis(
+    advice = recommend(budgets, stages, main, allocation, resampled, by_records)
+    evidence = Evidence(main, resampled, by_seed, forms, choose_form(scores))
+    answers = tuple(answer(found, evidence) for found in advice.values())
+    asked = tuple(advice[budget] for budget in options.budgets)
+    return SweepResult(
         options=options,
         runs=tuple(runs),
-        groups=tuple(groups),
-        main=main,
-        forms=stages.forms(main),
-        resampled=resampled,
-        profiles=tuple(profile_asymptotes(compute, reward, main.fits, errors=errors, **given)),
-        holdout=tuple(hold_out(compute, reward, cut=options.holdout, **given)) if options.holdout else (),
-        comparison=compare_steepness(compute, reward, hill, use=main.trusted.used, options=own),
-        grid=tuple(grid_fit(compute, reward, grid=options.grid, **given)) if options.grid else (),
-        allocation=allocation,
-        slices=tuple(stages.slices(main)),
-        recommendations=tuple(by_budget[budget] for budget in options.budgets),
-        by_budget=tuple(by_budget.values()),
-        next_runs=further_runs(stages, main),
-        targets=targets,
-        by_seed=stages.by_seed(),
-        by_records=by_records,
         warnings=(
             *warnings,
             *more,
@@ -138,7 +106,181 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
             *_selection(options),
             *_several_models(runs),
         ),
+        base_model=_base_model(metrics),
+        curves=_curves(stages, main, resampled, forms, holdouts),
+        forms=scores,
+        comparison=_steepness(stages, main),
+        frontier=FrontierResult(
+            metric=main.metric,
+            switches=switch_results(main, by_seed, resampled),
+            segments=main.frontier.segments,
+            budgets=_budgets(main, resampled, allocation),
+        ),
+        bootstrap=resampled,
+        allocation=AllocationResult(allocation, options.smoothing, asked),
+        slices=tuple(stages.slices(main)),
+        ties=_ties(main),
+        per_seed=seed_agreement(by_seed),
+        record_choices={rule: _record_choice(found) for rule, found in by_records.items()},
+        targets={name: _target(found) for name, found in targets.items()},
+        training=_training(groups),
+        answers=answers,
+        next_runs=further_runs(stages, main),
+        ranges=tuple(ranges(answers, main.frontier.switches)),
+        metrics=metrics,
     )
+
+
+def _base_model(metrics: Mapping[str, MetricAnalysis]) -> dict[str, float]:
+    """metric -> mean over every run's evaluation at compute 0."""
+    means = {}
+    for name, found in metrics.items():
+        values = np.concatenate([c.per_seed[:, c.compute == 0].ravel() for c in found.curves])
+        values = values[np.isfinite(values)]
+        if len(values):
+            means[name] = float(values.mean())
+    return means
+
+
+def _holdouts(stages: Stages, main: MetricAnalysis) -> _Holdouts:
+    """[K] form -> how the first part of a curve predicts the rest; empty without --holdout."""
+    data, cut = main.trusted, stages.options.holdout
+    return hold_out(data.compute, data.reward, use=data.used, options=stages.fit, cut=cut) if cut else ()
+
+
+def _scores(forms: _Forms, holdouts: _Holdouts) -> dict[FormName, FormScore]:
+    """Sums over the curves that could be fitted, and means over those that have a holdout."""
+    rows = {}
+    for name, fits in forms.items():
+        fitted = [fit for fit in fits if fit.status != "failed"]
+        held = [found[name] for found in holdouts if name in found]
+        rows[name] = FormScore(
+            aicc=sum(fit.aicc for fit in fitted),
+            bic=sum(fit.bic for fit in fitted),
+            holdout_mean_abs_error=float(np.mean([h.mean_abs_error for h in held])) if held else None,
+            holdout_coverage=float(np.mean([h.coverage for h in held])) if held else None,
+            holdout_curves=len(held),
+        )
+    return rows
+
+
+def _curves(
+    stages: Stages, main: MetricAnalysis, resampled: Bootstrap | None, forms: _Forms, holdouts: _Holdouts
+) -> tuple[CurveResult, ...]:
+    options, data = stages.options, main.trusted
+    given = {"use": data.used, "options": stages.fit}
+    profiles = profile_asymptotes(data.compute, data.reward, main.fits, errors=data.errors, **given)
+    grid = grid_fit(data.compute, data.reward, grid=options.grid, **given) if options.grid else ()
+    held = [name for name, (least, most) in options.fit.limits().items() if least == most]
+    held += ["floor"] if options.fit.r0 == "first" else []
+    return tuple(
+        CurveResult(
+            configuration=curve.configuration,
+            seeds=curve.seeds,
+            fit=fit,
+            held=tuple(held),
+            bootstrap95=parameter_intervals(resampled, fit, k) if resampled and resampled.tells(fit, k) else None,
+            forms={name: fits[k] for name, fits in forms.items()},
+            holdout=HoldoutResult(holdouts[k][fit.form], holdouts[k]) if holdouts and fit.form in holdouts[k] else None,
+            grid=grid[k] if grid else None,
+            profile=profiles[k],
+            points=Points(
+                curve.compute,
+                curve.reward,
+                main.used[k],
+                None if main.errors is None else main.errors[k],
+                main.screened[k].outlier,
+            ),
+        )
+        for k, (curve, fit) in enumerate(zip(main.curves, main.fits, strict=True))
+    )
+
+
+def _steepness(stages: Stages, main: MetricAnalysis) -> SteepnessResult | None:
+    """The curves under one asymptote, as ScaleRL compares them; None where that has no meaning."""
+    data, fits, own = main.trusted, main.fits, stages.fit
+    if stages.options.form == "auto" and own.form != "hill":  # the comparison is one of Hill curves
+        fits, own = stages.forms(main)["hill"], for_form(own, "hill")
+    found = compare_steepness(data.compute, data.reward, fits, use=data.used, options=own)
+    if found is None:
+        return None
+    rows = []
+    for k, (configuration, fit) in enumerate(zip(main.configurations, found.fits, strict=True)):
+        if fit.status == "failed":
+            continue
+        low, high = main.fits[k].interval95["asymptote"]
+        rows.append(
+            SteepnessRow(
+                run=configuration.name,
+                group_size=configuration.group_size,
+                steepness=fit.params["steepness"],
+                midpoint=fit.params["midpoint"],
+                interval95=fit.interval95["steepness"],
+                identified=fit.identified["steepness"],
+                asymptote_within=low <= found.asymptote <= high,
+                log_compute=found.log_compute[k],
+                log_f=found.log_f[k],
+            )
+        )
+    return SteepnessResult(found.asymptote, tuple(rows))
+
+
+def _budgets(
+    main: MetricAnalysis, resampled: Bootstrap | None, allocation: AllocationFit
+) -> tuple[FrontierBudget, ...]:
+    """n*(C), smoothed and with what the replicates say."""
+    smoothed = dict(zip(allocation.compute.tolist(), allocation.smoothed.tolist(), strict=True))
+    rows = []
+    for point in main.frontier_points(main.frontier):
+        interval = share = None
+        if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
+            interval, leaders = group_size_interval(resampled, point.compute)
+            interval = whole_or_none(interval, point.group_size)
+            share = float(np.mean(leaders == main.configurations.index(point.configuration)))
+        rows.append(
+            FrontierBudget(
+                **vars(point), smoothed_group_size=smoothed.get(point.compute), interval95=interval, leader_share=share
+            )
+        )
+    return tuple(rows)
+
+
+def _ties(found: MetricAnalysis) -> TiesResult:
+    """Who leads at each budget by the evaluations alone, and who cannot be told from the leader."""
+    return TiesResult(
+        rule=TIE_RULE,
+        seeds=max(len(curve.seeds) for curve in found.curves),
+        noise_estimate=any(math.isfinite(budget.seed_sd) for budget in found.budgets),
+        budgets=found.budgets,
+    )
+
+
+def _record_choice(found: MetricAnalysis) -> RecordChoice:
+    points = sum(int(np.count_nonzero(used)) for used in found.used)
+    return RecordChoice(points, found.frontier.switches, found.frontier_points(found.frontier))
+
+
+def _target(found: MetricAnalysis) -> TargetResult:
+    leaders = [found.frontier.leader_at(budget.compute) for budget in found.budgets]
+    rows = [
+        TargetBudget(budget, leader.group_size if leader else None, leader.name if leader else None)
+        for budget, leader in zip(found.budgets, leaders, strict=True)
+    ]
+    return TargetResult(tuple(rows), found.frontier.switches)
+
+
+def _training(groups: Sequence[ConfigurationRuns]) -> tuple[TrainingResult, ...]:
+    """Entropy and solve-rate shares over training, per configuration, as far as the runs have them."""
+    rows = []
+    for group in groups:
+        series = {}
+        for name in ("entropy", *SOLVE_SHARES):
+            curve = average_seeds(group, name)
+            if curve is not None and np.any(curve.compute > 0):
+                series[name] = TrainingSeries(curve.compute, curve.reward)
+        if series:
+            rows.append(TrainingResult(group.configuration, series))
+    return tuple(rows)
 
 
 def _require_a_curve(main: MetricAnalysis) -> None:

@@ -1,20 +1,70 @@
-"""`--next=K`: which runs to add to a sweep for the budgets that were asked for."""
+"""Which runs to add to a sweep, and which of an unfinished one can still matter, by the draws of a `Forecast`.
+
+`--next=K` proposes the runs that are expected to reduce the regret at a budget most, per rollout: Bayesian experimental
+design. Each draw in turn is taken for the truth; a candidate run would then measure its curve with noise, the other
+draws are weighed by how well they agree with that, and the configuration of the highest weighted mean is chosen. What
+that choice loses against the truth, averaged over the draws, is the regret to expect after the run (preposterior
+analysis; Raiffa and Schlaifer 1961). Runs are added one by one, each judged together with those before it.
+
+`--stop_hopeless` asks for the chance that a run's configuration leads in what is left. All curves are drawn together,
+inside the data and beyond them; a draw counts for a run where its configuration has the highest reward at any compute
+between where the run is and where it would end. What the run has already shown stays in the fit, whether it goes on or
+not.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, data_end
+from isocompute_jax.fit.advice import BEYOND_DATA
+from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.frontier.envelope import data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.next_runs import Candidate, Evaluations, Proposal, candidates, propose
+from isocompute_jax.fit.frontier.standings import prospect
 from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
+from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import Configuration, NextRun, NextRuns
 from isocompute_jax.fit.stages import Stages
+
+WORTH = 0.5
+"""Of the candidates that reduce the regret by at least this share of what the best one does, the cheapest reduction
+per rollout is taken: by ratio alone tiny runs would always win."""
+
+FORM_ERROR = 0.003
+"""Share of the reward range that forms of curve miss the truth by: no run is taken to tell more."""
+
+LOOKS = (1.0, 0.5, 0.25, 0.125)
+"""Where a run is compared, as shares of its compute; each look averages the evaluations up to twice as far down."""
+
+SEEDS = (1, 2)
+"""How many runs of one kind are proposed at a time."""
+
+HALVINGS = 6
+"""How often a budget is halved, at most, for a run to go up to."""
+NEARLY = 1.2
+"""A run that reaches less than so many times as far as the data is none that goes further."""
+
+LEADER_POINTS = 32
+"""Computes at which the leader of each draw is looked for, evenly in log C."""
+
+LEAST_EVALUATIONS = 5
+"""Trained evaluations of a run, at least, before anything is said of it: fewer do not tell how noisy they are."""
+
+LEAST_SHARE = 0.25
+"""Share of the compute at which runs end that a run has spent, at least, before anything is said of it.
+
+Where small groups lead early and fall later, larger ones that lead at the end have hardly risen by then, and a fit of
+curves of which none has fallen foresees no fall: without this all 60 wrong stops of 220 on the recorded sweeps lay in
+the first eighth, with it 5 of 170 are wrong. The quarter was chosen on these same sweeps (BENCHMARKS.md, "Early
+stopping").
+"""
 
 
 def further_runs(stages: Stages, found: MetricAnalysis) -> tuple[NextRuns, ...]:
@@ -29,11 +79,11 @@ def further_runs(stages: Stages, found: MetricAnalysis) -> tuple[NextRuns, ...]:
 
 
 def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRuns:
-    tried = [curve.configuration for curve in found.curves]
+    tried = found.configurations
     known = stages.forecast(found)
     assert known is not None
     alive = [i for i, fit in enumerate(found.fits) if known.members[i] and fit.reaches(budget)]
-    alive = [i for i in alive if tried[i].rollouts_per_step <= _rollouts(found, i, budget)]
+    alive = [i for i in alive if tried[i].rollouts_per_step <= found.rollouts_spent(i, budget)]
     if not alive:
         return NextRuns(budget, math.nan, (), ())
     untried = _next_size(tried, known.prospect(budget, alive).index)
@@ -62,10 +112,6 @@ def optimal_sizes(rewards: np.ndarray, sizes: Sequence[int]) -> tuple[int, int]:
     best = np.asarray(sizes)[rewards.argmax(axis=1)]
     low, high = np.percentile(best, PERCENTILES, method="nearest").tolist()
     return low, high
-
-
-def _rollouts(found: MetricAnalysis, index: int, compute: float) -> float:
-    return found.rollouts(index, compute) if found.rollouts else compute
 
 
 def _next_size(tried: Sequence[Configuration], leader: int) -> tuple[Configuration, ...]:
@@ -112,3 +158,172 @@ def _row(found: MetricAnalysis, proposal: Proposal, every: Sequence[Configuratio
         expected_regret=proposal.regret,
         untried=untried,
     )
+
+
+class Candidate(NamedTuple):
+    """Runs that could be added: `seeds` of the configuration with the number `index`, each from 0 up to `compute`."""
+
+    index: int
+    compute: float
+    seeds: int
+
+    @property
+    def cost(self) -> float:
+        """Compute of all of them."""
+        return self.compute * self.seeds
+
+
+class Evaluations(NamedTuple):
+    """How a run is measured."""
+
+    noise: float  # standard deviation of an evaluation of one run
+    correlation: float  # of neighbouring evaluations
+    density: float  # evaluations over a factor of two in compute
+
+    def error(self, seeds: int, width: float) -> float:
+        """Standard deviation of a look at so many runs."""
+        variance = self.noise**2 * (1 + self.correlation) / (1 - self.correlation) / (seeds * max(self.density, 1.0))
+        return float(np.sqrt(variance + (FORM_ERROR * width) ** 2))
+
+
+class Proposal(NamedTuple):
+    """A run to add, and the regret to expect after it and those before it."""
+
+    run: Candidate
+    regret: float
+
+
+def candidates(budget: float, among: Sequence[int], *, end: float) -> list[Candidate]:
+    """What may be proposed: for a budget inside the data runs of it, else up to where they end or half the budget.
+
+    Args:
+      budget: compute that n is to be chosen for.
+      among: numbers of the configurations.
+      end: compute where the data end.
+    """
+    if budget <= end:
+        computes = [budget]
+    else:
+        halves = budget / 2.0 ** np.arange(1, HALVINGS + 1)
+        computes = [end, *halves[halves > end * NEARLY].tolist()]
+    return [Candidate(k, compute, seeds) for k in among for compute in computes for seeds in SEEDS]
+
+
+def propose(
+    forecast: Forecast,
+    budget: float,
+    among: Sequence[int],
+    choices: Sequence[Candidate],
+    evaluations: Evaluations,
+    *,
+    count: int,
+    seed: int = 0,
+) -> tuple[float, list[Proposal]]:
+    """The regret to expect at a budget today, and after each of up to `count` further runs.
+
+    Args:
+      forecast: draws of all curves.
+      budget: compute that n is to be chosen for.
+      among: numbers of the configurations that it may be chosen from.
+      choices: runs that may be added, each any number of times.
+      evaluations: how they are measured.
+      count: K, how many proposals; fewer where none reduces the regret any further.
+      seed: of the noise that is drawn.
+    """
+    rewards = forecast.rewards(budget)[:, among]
+    best = rewards.max(axis=1)
+    regret = now = prospect(rewards, among).regret
+    rng = np.random.default_rng(seed)
+    seen = [_likelihood(forecast, run, evaluations, rng) for run in choices]
+    known = np.zeros((len(rewards), len(rewards)))
+    np.fill_diagonal(known, -np.inf)  # a draw must not be recognised by itself
+    found: list[Proposal] = []
+    for _ in range(count):
+        after = np.array([_regret(rewards, best, known + likelihood) for likelihood in seen])
+        gain = regret - after
+        if not gain.size or gain.max() <= 0:
+            break
+        rate = np.where(gain >= WORTH * gain.max(), gain / [run.cost for run in choices], -np.inf)
+        chosen = int(rate.argmax())
+        known, regret = known + seen[chosen], float(after[chosen])
+        found.append(Proposal(choices[chosen], regret))
+    return now, found
+
+
+def _likelihood(forecast: Forecast, run: Candidate, how: Evaluations, rng: np.random.Generator) -> np.ndarray:
+    """[S, S] log likelihood of each draw (columns) when each draw in turn (rows) is the truth that the run measures."""
+    low, high = forecast.reward_range
+    error = how.error(run.seeds, high - low)
+    total = 0.0
+    for share in LOOKS:
+        curve = forecast.rewards(run.compute * share)[:, run.index]
+        measured = curve + error * rng.normal(size=len(curve))
+        total = total - 0.5 * ((measured[:, None] - curve) / error) ** 2
+    return np.asarray(total)
+
+
+def _regret(rewards: np.ndarray, best: np.ndarray, log_weight: np.ndarray) -> float:
+    """Of choosing by the weighted draws [S, S], averaged over the truths (rows)."""
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+    chosen = (weight @ rewards).argmax(axis=1)
+    return float((best - rewards[np.arange(len(rewards)), chosen]).mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class Chance:
+    """Of one run that has not come to the end."""
+
+    run: str  # its name
+    configuration: str  # as the report names it
+    compute: float  # where it is
+    chance: float  # that its configuration leads anywhere beyond that
+
+
+def chances_of_leading(curves: Any, options: AnalysisOptions, *, end: float) -> list[Chance]:
+    """The chance of every run that is judged (`is_judged`).
+
+    Args:
+      curves: run directories or a table, as for `read_curves`.
+      options: how they are read and fitted.
+      end: compute at which every run would end; where they differ, the longest.
+
+    Returns:
+      One for each of these runs; none where nothing tells the noise yet, or there is one configuration alone.
+
+    Raises:
+      InputError: no usable run.
+    """
+    groups, _ = group_runs(read_curves(curves, options.read)[0])
+    if not any(is_judged(run, end=end) for group in groups for run in group.runs):
+        return []
+    stages = Stages(options, groups)
+    found = stages.metric(options.metric, intervals=True, profiles=False)
+    forecast = stages.forecast(found)
+    if forecast is None or np.count_nonzero(forecast.members) < 2:
+        return []
+    runs = {group.configuration.name: group.runs for group in groups}
+    chances = []
+    for number, curve in enumerate(found.curves):
+        for run in runs[curve.configuration.name]:
+            if is_judged(run, end=end):
+                reached = float(run.compute.max())
+                chance = chance_of_leading(forecast, number, start=reached, end=end)
+                chances.append(Chance(run.run, curve.configuration.name, reached, chance))
+    return chances
+
+
+def is_judged(run: RunCurve, *, end: float) -> bool:
+    """Whether a run has come far enough, not to the end, and has been evaluated often enough."""
+    reached = LEAST_SHARE * end <= float(run.compute.max()) < end
+    return reached and int(np.count_nonzero(run.compute > 0)) >= LEAST_EVALUATIONS
+
+
+def chance_of_leading(forecast: Forecast, number: int, *, start: float, end: float) -> float:
+    """Share of the draws in which a configuration has the highest reward anywhere from `start` to `end`."""
+    if not forecast.members[number]:
+        return 1.0
+    leads = np.zeros(len(forecast.form), bool)
+    for compute in np.geomspace(start, end, LEADER_POINTS):
+        rewards = forecast.rewards(float(compute))
+        leads |= rewards[:, number] >= np.nanmax(rewards, axis=1)
+    return float(leads.mean())

@@ -8,7 +8,6 @@ from typing import Any
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.questions import with_comparisons
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.read import memory_table
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -32,7 +31,7 @@ def analyze(curves: Any, options: AnalysisOptions | None = None, *, compare: boo
     Raises:
       InputError: nothing could be read or fitted, or a finding under `options.read.strict`.
     """
-    result = conclude(analyse_runs(_sources(curves), options or AnalysisOptions()))
+    result = analyse_runs(_sources(curves), options or AnalysisOptions())
     return with_comparisons(result) if compare else result
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.questions import with_comparisons
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.report.page import render_report
 from isocompute_jax.fit.report.tables import summary_of, tables
@@ -63,8 +62,8 @@ def analyse(
     Raises:
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
-    analysis = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
-    result = with_comparisons(conclude(analysis))
+    found = analyse_runs([os.fspath(root) for root in runs], options or AnalysisOptions(), progress=progress)
+    result = with_comparisons(found)
     written = Written(summary_of(result), headline(result), headline_tables(result))
 
     def draw(folder: pathlib.Path) -> Figures:

@@ -1,4 +1,8 @@
-"""What the fitter returns: small frozen records, each with a `status` and, where something is off, a `message`."""
+"""What fits, frontier and advice return: small frozen records, those that may fail with a `status` and a `message`.
+
+Compute is in the unit of the analysis, rollouts if no other is named. What was found of a whole sweep is in
+`sweep_results`.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,27 @@ import numpy as np
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.uncertainty import NoiseModel
-from isocompute_jax.fit.plain_data import INTERNAL
+from isocompute_jax.fit.plain_data import INLINE, INTERNAL, inline, within
 
 Status = Literal["ok", "warning", "failed"]
 LawStatus = Literal["ok", "warning", "extrapolated", "failed"]
 
+SURE = 0.95
+"""A leader is sure, and a switch established, where at least this share of the replicates has it."""
+
+CLEAR_AICC = 10.0
+SOME_AICC = 2.0
+"""A form is clearly better, or better at all, when its AICc is lower by so much (Burnham and Anderson 2002)."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One cell of a sweep: everything that its runs share but for the random seed.
+    """One cell of a sweep: everything that its runs share but for the random seed."""
 
-    Attributes:
-      name: what tables and legends call it, e.g. `n = 8` or `n = 8, B = 16`.
-      group_size: n, rollouts per problem and step; 0 when unknown.
-      problems_per_batch: B_problem, unique problems per step; 0 when unknown.
-      problem_set_size: D, unique training problems; 0 when unknown.
-    """
-
-    name: str = dataclasses.field(metadata={"key": "run"})
-    group_size: int
-    problems_per_batch: int
-    problem_set_size: int = dataclasses.field(metadata=INTERNAL)
+    name: str = dataclasses.field(metadata={"key": "run"})  # in tables and legends: `n = 8`, or `n = 8, B = 16`
+    group_size: int  # n, rollouts per problem and step; 0 when unknown
+    problems_per_batch: int  # B_problem, unique problems per step; 0 when unknown
+    problem_set_size: int = dataclasses.field(metadata=INTERNAL)  # D, unique training problems; 0 when unknown
 
     @property
     def rollouts_per_step(self) -> int:
@@ -40,21 +44,35 @@ class Configuration:
         return self.group_size * self.problems_per_batch
 
 
+class OfConfiguration:
+    """A record of one configuration, which is called by its name."""
+
+    configuration: Configuration
+
+    @property
+    def run(self) -> str:
+        """What tables and legends call it."""
+        return self.configuration.name
+
+    @property
+    def group_size(self) -> int:
+        """Its n; 0 when unknown."""
+        return self.configuration.group_size
+
+    @property
+    def problems_per_batch(self) -> int:
+        """Its B_problem; 0 when unknown."""
+        return self.configuration.problems_per_batch
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Search:
-    """The fit as the search sees it: y = low + (high - low) share(theta, ln(C / reference)).
+    """The fit as the search sees it: y = low + (high - low) share(theta, ln(C / reference))."""
 
-    Attributes:
-      at: [Q + 2] low, high, *theta (logarithms of the shape parameters in units of `reference`).
-      covariance: [Q + 2, Q + 2] of `at`; 0 for what is fixed or at its bound.
-      reference: C_ref, the first compute of the window.
-      noise: of the points; None where no uncertainty was asked for.
-    """
-
-    at: np.ndarray
-    covariance: np.ndarray
-    reference: float
-    noise: NoiseModel | None = None
+    at: np.ndarray  # [Q + 2] low, high, *theta (logarithms of the shape parameters in units of `reference`)
+    covariance: np.ndarray  # [Q + 2, Q + 2] of `at`; 0 for what is fixed or at its bound
+    reference: float  # C_ref, the first compute of the window
+    noise: NoiseModel | None = None  # of the points; None where no uncertainty was asked for
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,51 +81,28 @@ class CurveFit:
 
     `fit_curves` makes them from data. A published curve is made from `form`, `params` and `window` alone; the mappings
     about uncertainty are empty where none was computed.
-
-    Attributes:
-      form: `hill`, `logistic`, `expsat` or `power`.
-      params: the estimates. Do not quote one that is not `identified`.
-      window: compute of the first and last evaluation after the base model's; the curve is used only there. It ends at
-        the peak of a curve that collapses.
-      stderr: standard errors; 0 for a fixed parameter, NaN when unknown.
-      interval95: 95% profile-likelihood intervals; NaN when unknown.
-      identified: whether the data pin the parameter down (see `problem.FitOptions.tolerance`).
-      at_bound: parameters that stand at their bound.
-      num_points: points that the curve was fitted to.
-      sse: sum of squared residuals over those points, weighted when weights were given (mean weight 1).
-      r2: 1 - sse / (weighted sum of squares about their mean); NaN when they are all equal.
-      aicc: corrected Akaike information criterion, comparable between forms on the same points.
-      bic: Bayesian information criterion.
-      condition: condition number of the Jacobian with columns of length 1.
-      noise: standard deviation of a residual.
-      correlation: of neighbouring residuals, in -0.6..0.9.
-      status: `ok`, `warning` (read `message`) or `failed` (the numbers are NaN).
-      message: empty, or what is wrong.
-      search: for further computations; None when failed.
-      fall: the collapse that ends the curve; None without.
-      outliers: compute of the evaluations that were left out because they stand alone.
     """
 
     form: FormName
-    params: Mapping[str, float]
-    window: tuple[float, float]
-    stderr: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    identified: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-    at_bound: tuple[str, ...] = ()
-    num_points: int = 0
-    sse: float = math.nan
-    r2: float = math.nan
-    aicc: float = math.nan
-    bic: float = math.nan
-    condition: float = math.nan
-    noise: float = math.nan
-    correlation: float = math.nan
-    status: Status = "ok"
+    params: Mapping[str, float]  # the estimates; do not quote one that is not `identified`
+    window: tuple[float, float]  # first and last compute > 0 that it is used at; ends at the peak of a collapse
+    stderr: Mapping[str, float] = dataclasses.field(default_factory=dict)  # 0 for a fixed one, NaN when unknown
+    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # by profile likelihood
+    identified: Mapping[str, bool] = dataclasses.field(default_factory=dict)  # see `fit_options.FitOptions.tolerance`
+    at_bound: tuple[str, ...] = ()  # parameters that stand at their bound
+    num_points: int = 0  # that it was fitted to
+    sse: float = math.nan  # sum of squared residuals over them, weighted when weights were given (mean weight 1)
+    r2: float = math.nan  # 1 - sse / (weighted sum of squares about their mean); NaN when they are all equal
+    aicc: float = math.nan  # corrected Akaike criterion, comparable between forms on the same points
+    bic: float = math.nan  # Bayesian information criterion
+    condition: float = math.nan  # condition number of the Jacobian with columns of length 1
+    noise: float = math.nan  # standard deviation of a residual
+    correlation: float = math.nan  # of neighbouring residuals, in -0.6..0.9
+    status: Status = "ok"  # `warning`: read `message`; `failed`: the numbers are NaN
     message: str = ""
-    search: Search | None = dataclasses.field(default=None, metadata=INTERNAL)
-    fall: Fall | None = None
-    outliers: tuple[float, ...] = ()
+    search: Search | None = dataclasses.field(default=None, metadata=INTERNAL)  # None when failed
+    fall: Fall | None = None  # the collapse that ends the curve; None without
+    outliers: tuple[float, ...] = ()  # compute of the evaluations that were left out because they stand alone
 
     def reward(self, compute: np.ndarray | float) -> np.ndarray:
         """Fitted reward at `compute` (> 0), inside the window or not."""
@@ -134,35 +129,76 @@ class CurveFit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Segment:
-    """A stretch of compute [start, end] (rollouts) on which curve number `index` is the best one."""
+class FormScore:
+    """Sums over curves of a form's AICc and BIC, and means of its holdout over the curves that have one."""
 
-    index: int
+    aicc: float
+    bic: float
+    holdout_mean_abs_error: float | None
+    holdout_coverage: float | None
+    holdout_curves: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FormChoice:
+    """Which form fits best, by how much AICc it is ahead of the second, and which predicts best (None: unscored)."""
+
+    best: FormName
+    second: FormName
+    ahead: float
+    predicts_best: FormName | None
+    prediction_error: float
+
+    @property
+    def strength(self) -> Literal["clear", "some", "hardly"]:
+        """How much the difference says."""
+        return "clear" if self.ahead > CLEAR_AICC else "some" if self.ahead > SOME_AICC else "hardly"
+
+
+def choose_form(forms: Mapping[FormName, FormScore]) -> FormChoice | None:
+    """Which form fits and which predicts best; None unless two can be scored."""
+    scored: dict[FormName, FormScore] = {name: row for name, row in forms.items() if math.isfinite(row.aicc)}
+    if len(scored) < 2:
+        return None
+    best, second = sorted(scored, key=lambda name: scored[name].aicc)[:2]
+    errors: dict[FormName, float] = {
+        name: row.holdout_mean_abs_error for name, row in scored.items() if row.holdout_mean_abs_error is not None
+    }
+    sure = min(errors, key=lambda name: errors[name]) if errors else None
+    ahead = scored[second].aicc - scored[best].aicc
+    return FormChoice(best, second, ahead, sure, errors[sure] if sure else math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment(OfConfiguration):
+    """A stretch of compute [start, end] on which one configuration's curve is the best."""
+
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
     start: float
     end: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Switch:
-    """The compute at which the frontier passes from one configuration to another.
-
-    Attributes:
-      compute: rollouts.
-      from_index: number of the configuration that was best before.
-      to_index: number of the configuration that is best after.
-      reward: fitted reward of the new configuration there.
-      epochs: compute / (n D) of the configuration that is left; NaN when D is unknown.
-      span: compute at which the old configuration took the lead, and at which the new one loses it.
-      cause: `crossing` of two curves, or `range`: a curve's data begin or end there, which says nothing about n.
-    """
+    """The compute at which the frontier passes from one configuration to another."""
 
     compute: float
-    from_index: int
-    to_index: int
-    reward: float
-    epochs: float
-    span: tuple[float, float]
-    cause: Literal["crossing", "range"]
+    before: Configuration = dataclasses.field(metadata=inline("from_"))  # the best up to there
+    after: Configuration = dataclasses.field(metadata=inline("to_"))  # the best from there
+    reward: float  # fitted, of the new configuration there
+    epochs: float  # compute / (n D) of the configuration that is left; NaN when D is unknown
+    span: tuple[float, float] = dataclasses.field(metadata=INTERNAL)  # where `before` took the lead, `after` loses it
+    cause: Literal["crossing", "range"]  # `range`: data begin or end there, which says nothing about n
+
+    @property
+    def from_run(self) -> str:
+        """Name of the configuration that is left."""
+        return self.before.name
+
+    @property
+    def to_run(self) -> str:
+        """Name of the configuration that leads from here on."""
+        return self.after.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,47 +208,40 @@ class Frontier:
     segments: tuple[Segment, ...]
     switches: tuple[Switch, ...]
 
-    def index_at(self, compute: float) -> int | None:
-        """The best configuration's number at `compute`; at a switch the new one; None outside every window."""
+    def leader_at(self, compute: float) -> Configuration | None:
+        """The best configuration at `compute`; at a switch the new one; None outside every window."""
         for segment in reversed(self.segments):
             if segment.start <= compute <= segment.end:
-                return segment.index
+                return segment.configuration
         return None
+
+
+@dataclasses.dataclass(frozen=True)
+class FrontierPoint(OfConfiguration):
+    """Who leads at an evaluated budget, with which number of steps and at which fitted reward."""
+
+    compute: float
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
+    num_steps: float | None
+    reward: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllocationFit:
-    """The law log2 n* = span / (1 + exp(-slope (x - midpoint))) + floor, and n* as it was fitted.
+    """The law log2 n* = span / (1 + exp(-slope (x - midpoint))) + floor, and n* as it was fitted."""
 
-    Attributes:
-      axis: `compute`: x = log10 C; `steps`: x = M, for sweeps at a fixed number of rollouts per step.
-      span: L, octaves that n* rises by.
-      slope: k, per decade of compute, or per step.
-      midpoint: log10 C0, decades; or M0, steps.
-      floor: b, log2 of n* at small compute.
-      saturation: 2^(span + floor), the n* of unlimited compute.
-      compute: [P] rollouts, or steps.
-      group_size: [P] n* read off the frontier.
-      smoothed: [P] n* after the running average (of log2 n*).
-      status: `warning` when the law is degenerate, `extrapolated` when its midpoint, floor or saturation value lies
-        outside of the data (see `frontier.allocation`), and `failed` when there is nothing to fit.
-      message: empty, or the reason.
-      interval95: `span`, `slope`, `midpoint`, `floor`, `saturation` -> bootstrap interval; without those that
-        have none.
-    """
-
-    axis: Literal["compute", "steps"]
-    span: float
-    slope: float
-    midpoint: float
-    floor: float
-    saturation: float
-    compute: np.ndarray
-    group_size: np.ndarray
-    smoothed: np.ndarray
-    status: LawStatus
-    message: str
-    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    axis: Literal["compute", "steps"]  # x = log10 C, or x = M for sweeps at a fixed number of rollouts per step
+    span: float = dataclasses.field(metadata=within("law"))  # L, octaves that n* rises by
+    slope: float = dataclasses.field(metadata=within("law"))  # k, per decade of compute, or per step
+    midpoint: float = dataclasses.field(metadata=within("law"))  # log10 C0, decades; or M0, steps
+    floor: float = dataclasses.field(metadata=within("law"))  # b, log2 of n* at small compute
+    saturation: float  # 2^(span + floor), the n* of unlimited compute
+    compute: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] rollouts, or steps
+    group_size: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] n* read off the frontier
+    smoothed: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] n* after the running average (of log2 n*)
+    status: LawStatus  # `warning`: degenerate; `extrapolated`: midpoint, floor or saturation outside of the data
+    message: str  # empty, or the reason
+    interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # of those that have one
 
     def octaves(self, compute: np.ndarray | float) -> np.ndarray:
         """log2 n* of the law at `compute` (> 0; rollouts or steps, see `axis`)."""
@@ -225,81 +254,64 @@ class AllocationFit:
         return 2.0 ** self.octaves(compute)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceResult:
+    """The frontier of the configurations that share B_problem, or B (IsoCompute Playbook, arXiv 2603.12151)."""
+
+    kind: Literal["problems_per_batch", "rollouts_per_step"]  # n against M, or n against B_problem
+    value: int  # what they share
+    runs: tuple[str, ...]  # their names
+    budgets: tuple[FrontierPoint, ...]
+    switches: tuple[Switch, ...]
+    allocation: AllocationFit  # n*(C), or n*(M) for `rollouts_per_step`
+
+    @property
+    def course(self) -> Literal["rises", "level", "mixed"]:
+        """How n* moves over the budgets."""
+        sizes = [row.group_size for row in self.budgets]
+        if len(set(sizes)) == 1:
+            return "level"
+        return "rises" if sizes[-1] > sizes[0] and sizes == sorted(sizes) else "mixed"
+
+
 @dataclasses.dataclass(frozen=True)
 class Unseen:
-    """A configuration that competes for a budget near which it has no evaluations.
-
-    Attributes:
-      run: its name.
-      first: compute of its first evaluation.
-      last: of its last.
-      open: whether it may be better than the recommended one: their draws do not tell them apart, or the budget is more
-        than twice as far as its data go.
-    """
+    """A configuration that competes for a budget near which it has no evaluations."""
 
     run: str
-    first: float
-    last: float
-    open: bool
+    first: float  # compute of its first evaluation
+    last: float  # of its last
+    open: bool  # it may be better: draws do not tell them apart, or the budget is more than twice as far as its data
 
 
 @dataclasses.dataclass(frozen=True)
 class Recommendation:
-    """How to spend a budget.
-
-    Attributes:
-      budget: compute, in the unit of the analysis.
-      run: name of the configuration that it rests on; `none` where the budget pays no step of any.
-      group_size: n; 0 when unknown, or none.
-      problems_per_batch: B_problem; None when the data do not say.
-      num_steps: M, rounded down; None when it cannot be told.
-      learning_rate: for rollouts_per_step = n B_problem; None when that is unknown.
-      law_group_size: n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate.
-      reward: expected: by the forecast, or the configuration's fitted curve.
-      interval95: of the forecast's draws, or of that curve; NaN where nothing could be resampled.
-      beyond: budget, or `stop`, / largest compute that this configuration was run to; above 1 is an extrapolation.
-      stop: compute at which to stop a configuration that has collapsed before the budget, at its peak, or is expected
-        to; None to spend all of it.
-      status: `ok`, or `warning` (read `reasons`).
-      reasons: why this and not another, and what to mistrust: whole sentences.
-      place: where the budget lies against the data of this configuration.
-      doubts: those of the reasons that say what to mistrust.
-      others_fallen: those of the doubts that name others which have collapsed, and were not better at their peak.
-      tied: names of the other configurations that cannot be told from this one at 95%, at the budget (without a
-        forecast, beyond the data: where they end).
-      expected_regret: what choosing this configuration is expected to cost, in units of reward; NaN without a forecast.
-      best_share: share of the forecast's draws in which it is the best of all; NaN without a forecast.
-      rival: who is the best in most of the other draws, and in which share of all; None where nobody is.
-      by_records: who leads with the other choice of evaluations; empty where nobody else does.
-      forms: form -> its weight in the forecast that the answer rests on; empty without.
-      unseen: the other configurations that compete without evaluations near the budget.
-      left_out: names of those that cannot be compared: with no curve, or too few evaluations.
-    """
+    """How to spend a budget."""
 
     budget: float
-    run: str
-    group_size: int
-    problems_per_batch: int | None
-    num_steps: int | None
-    learning_rate: float | None
-    law_group_size: float
-    reward: float
-    interval95: tuple[float, float]
-    beyond: float
-    status: Status
-    reasons: tuple[str, ...]
-    place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)
-    stop: float | None = None
-    doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
-    others_fallen: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)
-    tied: tuple[str, ...] = ()
-    expected_regret: float = math.nan
-    best_share: float = math.nan
-    rival: tuple[str, float] | None = None
-    by_records: str = dataclasses.field(default="", metadata=INTERNAL)
-    forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)
-    unseen: tuple[Unseen, ...] = ()
-    left_out: tuple[str, ...] = ()
+    run: str  # name of the configuration that it rests on; `none` where the budget pays no step of any
+    group_size: int  # n; 0 when unknown, or none
+    problems_per_batch: int | None  # B_problem; None when the data do not say
+    num_steps: int | None  # M, rounded down; None when it cannot be told
+    learning_rate: float | None  # for rollouts_per_step = n B_problem; None when that is unknown
+    law_group_size: float  # n* of the sigmoid law at this budget, as it is; NaN where the law is degenerate
+    reward: float  # expected: by the forecast, or the configuration's fitted curve
+    interval95: tuple[float, float]  # of the forecast's draws, or of that curve; NaN where nothing could be resampled
+    beyond: float  # budget, or `stop`, / largest compute that it was run to; above 1 is an extrapolation
+    status: Status  # `ok`, or `warning` (read `reasons`)
+    reasons: tuple[str, ...]  # why this and not another, and what to mistrust: whole sentences
+    place: Literal["beyond", "inside", "before"] = dataclasses.field(metadata=INTERNAL)  # against its data
+    stop: float | None = None  # where to stop a configuration that collapses before the budget, or is expected to
+    doubts: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)  # reasons that say what to mistrust
+    others_fallen: tuple[str, ...] = dataclasses.field(default=(), metadata=INTERNAL)  # doubts about others alone
+    tied: tuple[str, ...] = ()  # names of the others that cannot be told from it at 95%, at the budget (or data's end)
+    expected_regret: float = math.nan  # what choosing it is expected to cost, in reward; NaN without a forecast
+    best_share: float = math.nan  # share of the forecast's draws in which it is the best of all; NaN without
+    rival: tuple[str, float] | None = None  # the best in most of the other draws, and its share of all
+    by_records: str = dataclasses.field(default="", metadata=INTERNAL)  # who leads with the other choice of evaluations
+    forms: Mapping[FormName, float] = dataclasses.field(default_factory=dict)  # form -> weight in the forecast
+    unseen: tuple[Unseen, ...] = ()  # the others that compete without evaluations near the budget
+    left_out: tuple[str, ...] = ()  # names of those that cannot be compared: no curve, or too few evaluations
 
     @property
     def seen(self) -> bool:
@@ -309,49 +321,28 @@ class Recommendation:
 
 @dataclasses.dataclass(frozen=True)
 class NextRun:
-    """Runs to add to a sweep.
+    """Runs to add to a sweep."""
 
-    Attributes:
-      run: name of their configuration.
-      group_size: n.
-      problems_per_batch: B_problem; None when the data do not say.
-      seeds: how many runs.
-      compute: of each, in the unit of the analysis.
-      num_steps: M of each; None when it cannot be told.
-      cost: compute of all of them.
-      expected_regret: after these and the ones proposed before them, at the budget.
-      untried: whether no run has this configuration yet.
-    """
-
-    run: str
-    group_size: int
-    problems_per_batch: int | None
-    seeds: int
-    compute: float
-    num_steps: int | None
-    cost: float
-    expected_regret: float
-    untried: bool
+    run: str  # name of their configuration
+    group_size: int  # n
+    problems_per_batch: int | None  # B_problem; None when the data do not say
+    seeds: int  # how many runs
+    compute: float  # of each
+    num_steps: int | None  # M of each; None when it cannot be told
+    cost: float  # compute of all of them
+    expected_regret: float  # after these and the ones proposed before them, at the budget
+    untried: bool  # no run has this configuration yet
 
 
 @dataclasses.dataclass(frozen=True)
 class NextRuns:
-    """The runs that reduce the regret at a budget most.
+    """The runs that reduce the regret at a budget most."""
 
-    Attributes:
-      budget: that n is to be chosen for.
-      expected_regret: of choosing today, in units of reward.
-      untried: names of configurations that no run has, but that could be chosen too.
-      proposals: in order; empty where no run is expected to reduce it.
-      interval95: of n* at the budget, by the draws of all curves, those of `untried` included; None where an n is
-        unknown, or nothing can be chosen.
-    """
-
-    budget: float
-    expected_regret: float
-    untried: tuple[str, ...]
-    proposals: tuple[NextRun, ...]
-    interval95: tuple[int, int] | None = None
+    budget: float  # that n is to be chosen for
+    expected_regret: float  # of choosing today, in units of reward
+    untried: tuple[str, ...]  # names of configurations that no run has, but that could be chosen too
+    proposals: tuple[NextRun, ...]  # in order; empty where no run is expected to reduce it
+    interval95: tuple[int, int] | None = None  # of n* by the draws of all curves; None where nothing can be chosen
 
     @property
     def settled(self) -> bool:

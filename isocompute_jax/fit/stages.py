@@ -11,52 +11,24 @@ from typing import Literal
 import numpy as np
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curve_results import CLEAR_AICC
 from isocompute_jax.fit.curves.diagnostics import for_form
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.screening import Records, Screening, points_to_fit, screen
-from isocompute_jax.fit.curves.seeds import (
-    ConfigurationRuns,
-    Curve,
-    average_seeds,
-    rollouts_at,
-    uncovered,
-)
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, average_seeds, rollouts_at, uncovered
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.between_seeds import BetweenSeeds, between_seeds
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.frontier.forecast import Forecast, forecast
-from isocompute_jax.fit.frontier.replicates import FittedPoints
+from isocompute_jax.fit.frontier.forecast import Forecast, between_seeds, forecast
 from isocompute_jax.fit.frontier.ties import compare
-from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, optimal_group_size
-from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier
+from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, sound, trusted
+from isocompute_jax.fit.results import CLEAR_AICC, AllocationFit, Configuration, CurveFit, SliceResult
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
 """Bin width, a share of the range, of the bucketed rule in the comparison when the flag leaves it at 0 (strict)."""
 
 _Series = tuple[tuple[Curve, ...], tuple[Screening, ...], tuple[np.ndarray, ...] | None]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FrontierSlice:
-    """The frontier of some of the configurations (IsoCompute Playbook, arXiv 2603.12151; docs/method.md).
-
-    Attributes:
-      kind: what its members share: `problems_per_batch` (n against M) or `rollouts_per_step` (n against B_problem).
-      value: the shared value.
-      members: numbers of its configurations.
-      frontier: their envelope, by the numbers of all configurations.
-      allocation: n*(C), or n*(M) for `rollouts_per_step`.
-    """
-
-    kind: Literal["problems_per_batch", "rollouts_per_step"]
-    value: int
-    members: tuple[int, ...]
-    frontier: Frontier
-    allocation: AllocationFit
 
 
 class Stages:
@@ -93,18 +65,16 @@ class Stages:
         curves, screened, errors = self._series(metric, seed)
         rule = functools.partial(self._points, records=records or self.options.records)
         used = tuple(_within(s.kept, rule, curve) for curve, s in zip(curves, screened, strict=True))
-        unfitted = MetricAnalysis(
-            metric, curves, screened, used, errors, (), Frontier((), ()), (), self._rollouts(curves)
-        )
-        data = unfitted.trusted
+        data, rollouts = trusted(curves, screened, used, errors), self._rollouts(curves)
         options = dataclasses.replace(self.fit, intervals=intervals)
         given = {"use": data.used, "standard_error": data.errors, "options": options, "profiles": profiles}
         fits = fit_curves(data.compute, data.reward, **given)
         if (records or self.options.records) != "off":
             fits = [_note_waiver(*each) for each in zip(fits, data.curves, data.used, strict=True)]
         fits = tuple(s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True))
-        envelope = frontier(fits, [curve.configuration for curve in curves], rollouts=unfitted.rollouts)
-        return dataclasses.replace(unfitted, fits=fits, frontier=envelope, budgets=tuple(compare(unfitted.sound)))
+        envelope = frontier(fits, [curve.configuration for curve in curves], rollouts=rollouts)
+        budgets = tuple(compare(sound(curves, screened)))
+        return MetricAnalysis(metric, curves, screened, used, errors, fits, envelope, budgets, rollouts)
 
     def _series(self, metric: str, seed: int | None) -> _Series:
         """Mean curves, what is wrong with them, and their errors: the same for every choice of points."""
@@ -154,15 +124,12 @@ class Stages:
         if self.options.read.compute == "rollouts":
             return None
         of = {group.configuration.name: group for group in self.groups}
-        return lambda index, compute: rollouts_at(of[curves[index].configuration.name], compute)
+        return functools.partial(_rollouts_of, [of[curve.configuration.name] for curve in curves])
 
     def bootstrap(self, main: MetricAnalysis) -> Bootstrap | None:
         """Replicates of the frontier."""
         return bootstrap(
-            main.trusted.curves,
-            main.fits,
-            use=main.trusted.used,
-            errors=main.trusted.errors,
+            main.points,
             keep=functools.partial(self._points, records=self.options.records),
             options=dataclasses.replace(self.fit, intervals=False),
             method=self.options.bootstrap,
@@ -186,20 +153,9 @@ class Stages:
             return None
         key = found, untried, same_seeds
         if key not in self._forecasts:
-            data = found.trusted
             self._forecasts[key] = forecast(
-                data.compute,
-                data.reward,
-                [curve.configuration for curve in found.curves],
-                use=data.used,
-                noise=[fit.noise for fit in found.fits],
-                correlation=[fit.correlation for fit in found.fits],
-                runs=[
-                    float(curve.count[used].mean()) if used.any() else math.nan
-                    for curve, used in zip(data.curves, data.used, strict=True)
-                ],
-                peaks=[np.nan if fit.fall is None else fit.fall.compute for fit in found.fits],
-                apart=None if same_seeds else self._apart(found),
+                found.points,
+                apart=None if same_seeds else between_seeds(found.points),
                 untried=untried,
                 forms=tuple(FORMS) if options.form == "auto" else (self.fit.form,),
                 reward_range=options.read.reward_range,
@@ -207,59 +163,49 @@ class Stages:
             )
         return self._forecasts[key]
 
-    def _apart(self, found: MetricAnalysis) -> BetweenSeeds | None:
-        """How the seeds of the fitted curves differ."""
-        data = found.trusted
-        errors = data.errors or [np.ones(len(used)) for used in data.used]
-        rows = zip(data.curves, found.fits, data.used, errors, strict=True)
-        points = [None if fit.status == "failed" else FittedPoints(c, fit, used, e) for c, fit, used, e in rows]
-        return between_seeds(points, [len(curve.seeds) for curve in data.curves])
-
     def allocation(self, main: MetricAnalysis, resampled: Bootstrap | None) -> AllocationFit:
         """n*(C) at the evaluated budgets and its law, with intervals from the replicates."""
-        compute, group_size = optimal_group_size(main, main.frontier)
+        compute, group_size = main.optimal_group_size(main.frontier)
+        sizes = np.array([each.group_size for each in main.configurations], float)
         replicates = None
         if resampled is not None and len(compute) and np.all(group_size > 0):
-            sizes = np.array([curve.configuration.group_size for curve in main.curves], dtype=float)
             leaders = np.stack([leaders_at(resampled, c) for c in compute], axis=1)
             replicates = np.where(leaders >= 0, sizes[leaders], np.nan)
-        largest = max(curve.configuration.group_size for curve in main.curves)
-        window = self.options.smoothing
+        window, largest = self.options.smoothing, float(sizes.max())
         return _allocation(compute, group_size, window=window, replicates=replicates, largest=largest)
 
-    def slices(self, main: MetricAnalysis) -> list[FrontierSlice]:
+    def slices(self, main: MetricAnalysis) -> list[SliceResult]:
         """Frontiers at each B_problem and at each B that several group sizes share."""
-        configurations = [curve.configuration for curve in main.curves]
-        batches = {c.problems_per_batch for c in configurations}
+        batches = {c.problems_per_batch for c in main.configurations}
         if len(batches) < 2 or 0 in batches:
             return []
         found = []
         for kind in ("problems_per_batch", "rollouts_per_step"):
             shared: dict[int, list[int]] = {}
-            for i, c in enumerate(configurations):
-                value = c.problems_per_batch * (c.group_size if kind == "rollouts_per_step" else 1)
-                shared.setdefault(value, []).append(i)
+            for i, configuration in enumerate(main.configurations):
+                shared.setdefault(getattr(configuration, kind), []).append(i)
             for value, members in sorted(shared.items()):
-                if len({configurations[i].group_size for i in members}) > 1:
-                    found.append(self._slice(main, kind, value, tuple(members)))
+                if len({main.configurations[i].group_size for i in members}) > 1:
+                    found.append(self.slice(main, kind, value, members))
         return found
 
-    def _slice(
+    def slice(
         self, main: MetricAnalysis, kind: Literal["problems_per_batch", "rollouts_per_step"], value: int,
-        members: tuple[int, ...],
-    ) -> FrontierSlice:  # fmt: skip
+        members: Sequence[int],
+    ) -> SliceResult:  # fmt: skip
+        """The frontier of the configurations with the numbers `members`, which share `value`."""
         absent = dataclasses.replace(main.fits[members[0]], status="failed")
         fits = [fit if i in members else absent for i, fit in enumerate(main.fits)]
-        envelope = frontier(fits, [curve.configuration for curve in main.curves], rollouts=main.rollouts)
-        compute, group_size = optimal_group_size(main, envelope, members)
-        steps = kind == "rollouts_per_step"
-        if steps:  # M = C / B
-            spent = [main.rollouts(members[0], c) for c in compute] if main.rollouts else compute
-            compute = np.asarray(spent) / value
-        axis = "steps" if steps else "compute"
-        largest = max(main.curves[i].configuration.group_size for i in members)
+        envelope = frontier(fits, main.configurations, rollouts=main.rollouts)
+        compute, group_size = main.optimal_group_size(envelope, members)
+        axis = "steps" if kind == "rollouts_per_step" else "compute"
+        if axis == "steps":  # M = C / B
+            compute = np.array([main.rollouts_spent(members[0], c) for c in compute]) / value
+        own = [main.configurations[i] for i in members]
+        largest = max(each.group_size for each in own)
         law = _allocation(compute, group_size, window=self.options.smoothing, axis=axis, largest=largest)
-        return FrontierSlice(kind, value, members, envelope, law)
+        runs = tuple(each.name for each in own)
+        return SliceResult(kind, value, runs, main.frontier_points(envelope, members), envelope.switches, law)
 
     def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
@@ -318,6 +264,10 @@ class Stages:
         rows = zip(main.curves, main.screened, strict=True)
         found = [(curve.configuration.name, screening.reasons(curve)) for curve, screening in rows]
         return [f"{name}: {'; '.join(reasons)}" for name, reasons in found if reasons]
+
+
+def _rollouts_of(groups: Sequence[ConfigurationRuns], index: int, compute: float) -> float:
+    return rollouts_at(groups[index], compute)
 
 
 def _allocation(

@@ -1,83 +1,253 @@
 """What an analysis of a sweep found, as every reader takes it: summary.json, tables, sentences, pictures, terminal.
 
-The fields are the content of summary.json, in its order (`plain_data` dumps them); numbers and verdicts that follow
-from them are properties, so that a sentence or a picture computes nothing. `conclusions` makes these records.
+`analysis` makes these records. Their fields are the content of summary.json, in its order (`plain_data` dumps them);
+numbers and verdicts that follow from them are properties, so that a sentence or a picture computes nothing.
 Compute is in the unit of the analysis; None, or NaN, is unknown.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answer_results import BudgetAnswer, BudgetRange, Chart
+from isocompute_jax.fit.answering import BudgetAnswer, BudgetRange
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
-from isocompute_jax.fit.curve_results import (
-    CurveResult,
+from isocompute_jax.fit.curves.diagnostics import CurveHoldout, GridFit, Profile
+from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap
+from isocompute_jax.fit.frontier.envelope import data_end
+from isocompute_jax.fit.frontier.switches import SeedAgreement, SwitchResult
+from isocompute_jax.fit.frontier.ties import Budget
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
+from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL, only
+from isocompute_jax.fit.read import RunCurve
+from isocompute_jax.fit.results import (
+    SURE,
+    AllocationFit,
+    Configuration,
+    CurveFit,
     FormChoice,
     FormScore,
-    HoldoutTotals,
-    Spread,
-    SteepnessResult,
-    choose_form,
-    spread,
-)
-from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
-from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
-from isocompute_jax.fit.frontier.budget_grid import data_end
-from isocompute_jax.fit.frontier_results import (
-    AllocationLaw,
-    BestN,
-    FrontierResult,
+    FrontierPoint,
+    NextRuns,
     OfConfiguration,
-    SeedAgreement,
+    Recommendation,
+    Segment,
     SliceResult,
-    SwitchRow,
-    TargetResult,
-    TiesResult,
-    wants_larger_n,
+    Switch,
+    choose_form,
 )
-from isocompute_jax.fit.plain_data import INLINE, INTERNAL
-from isocompute_jax.fit.read import SOLVE_SHARES, RunCurve
-from isocompute_jax.fit.record_choices import RecordChoice, SwitchesCompared, compared_switches
-from isocompute_jax.fit.results import Configuration, NextRuns, Recommendation
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LARGE_RESIDUAL = 3.0
-"""Residuals of more than so many standard deviations of the noise are pointed out."""
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Points:
+    """A mean curve's evaluations."""
+
+    compute: np.ndarray  # [E]
+    reward: np.ndarray  # [E]
+    used: np.ndarray  # [E] bool, those that were fitted
+    stderr: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)  # [E] where the fit is weighted
+    outlier: np.ndarray | None = dataclasses.field(default=None, metadata=OPTIONAL)  # [E] bool, those that stand alone
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HoldoutResult:
+    """The fitted form's own holdout, and the scores of all forms."""
+
+    own: CurveHoldout = dataclasses.field(metadata=INLINE)
+    forms: Mapping[FormName, CurveHoldout] = dataclasses.field(metadata=only("mean_abs_error", "coverage"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CurveResult(OfConfiguration):
+    """One configuration's curve."""
+
+    configuration: Configuration = dataclasses.field(metadata=INLINE)
+    seeds: tuple[int, ...]  # those that were averaged
+    fit: CurveFit = dataclasses.field(metadata=INLINE)
+    held: tuple[str, ...]  # parameters whose value was given
+    bootstrap95: Mapping[str, tuple[float, float]] | None  # parameter -> interval over the replicates; None without
+    forms: Mapping[FormName, CurveFit] = dataclasses.field(metadata=only("aicc", "bic", "sse", "r2"))  # same points
+    holdout: HoldoutResult | None  # how the first part predicts the rest; None where that says nothing
+    grid: GridFit | None  # by ScaleRL's procedure; None without
+    profile: Profile | None  # how the fit worsens as A is moved; None where that says nothing
+    points: Points
+
+    def identified(self, name: str = "asymptote") -> bool:
+        """Whether the data pin a parameter down."""
+        return self.fit.identified.get(name, False)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether there is an estimate of the noise."""
+        return self.fit.status != "failed" and math.isfinite(self.fit.noise) and self.fit.noise > 0
+
+    @functools.cached_property
+    def residuals(self) -> Points:
+        """The trained evaluations with (reward - curve) / noise in place of the reward."""
+        trained = self.points.compute > 0
+        compute, reward = self.points.compute[trained], self.points.reward[trained]
+        return Points(compute, (reward - self.fit.reward(compute)) / self.fit.noise, self.points.used[trained])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SteepnessRow:
+    """One curve under the common asymptote: its B, and the points of its straight line ln F = B ln C."""
+
+    run: str
+    group_size: int
+    steepness: float
+    midpoint: float
+    interval95: tuple[float, float]
+    identified: bool
+    asymptote_within: bool
+    log_compute: np.ndarray
+    log_f: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SteepnessResult:
+    """Curves under one asymptote."""
+
+    asymptote: float  # the common A
+    curves: tuple[SteepnessRow, ...]  # those that could be fitted with it
+
+    @property
+    def known(self) -> list[SteepnessRow]:
+        """Those whose B is identified, with an interval."""
+        return [row for row in self.curves if row.identified and np.isfinite(row.interval95).all()]
+
+    @property
+    def outside(self) -> list[str]:
+        """Configurations whose own interval of A excludes the common one: their B says nothing."""
+        return [row.run for row in self.curves if not row.asymptote_within]
+
+    @property
+    def comparable(self) -> list[SteepnessRow]:
+        """Those whose B may be compared, from the least steep to the steepest."""
+        return sorted((row for row in self.known if row.asymptote_within), key=lambda row: row.steepness)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the intervals of the least steep and of the steepest are apart."""
+        rows = self.comparable
+        return rows[0].interval95[1] < rows[-1].interval95[0]
 
 
 @dataclasses.dataclass(frozen=True)
-class BootstrapFacts:
-    """How the frontier was resampled.
+class FrontierBudget(FrontierPoint):
+    """A point of the main frontier, with its smoothed n*, the n of 95% of replicates, and the share that agree."""
 
-    Attributes:
-      method: `noise`, `runs` or `blocks`.
-      replicates: how often.
-      seeds_differ: whether seeds differ by more than their noise, so that replicates draw their differences too; None
-        where the method does not ask or no configuration has several seeds.
-    """
+    smoothed_group_size: float | None
+    interval95: tuple[float, float] | None
+    leader_share: float | None
 
-    method: str
-    replicates: int
-    seeds_differ: bool | None = None
+
+@dataclasses.dataclass(frozen=True)
+class FrontierResult:
+    """The frontier of the metric."""
+
+    metric: str
+    switches: tuple[SwitchResult, ...]
+    segments: tuple[Segment, ...]
+    budgets: tuple[FrontierBudget, ...]
+
+    @property
+    def crossings(self) -> list[SwitchResult]:
+        """The switches at which two curves cross."""
+        return [switch for switch in self.switches if switch.cause == "crossing"]
+
+    @property
+    def num_established(self) -> int | None:
+        """How many crossings are established; None where nothing tells."""
+        told = [switch.established for switch in self.crossings if switch.established is not None]
+        return sum(told) if told else None
+
+    @property
+    def shares(self) -> tuple[float, float] | None:
+        """Least and largest share of replicates that have a crossing; None without."""
+        found = [switch.share for switch in self.crossings if switch.share is not None]
+        return (min(found), max(found)) if found else None
+
+    @property
+    def leader_shares(self) -> list[float]:
+        """Share of replicates that agree on the leader, at the budgets where there is one."""
+        return [row.leader_share for row in self.budgets if row.leader_share is not None]
+
+    @property
+    def num_sure(self) -> int:
+        """Budgets whose leader is the same in nearly all replicates."""
+        return sum(share >= SURE for share in self.leader_shares)
+
+    @property
+    def with_epochs(self) -> list[SwitchResult]:
+        """The crossings whose number of epochs is known."""
+        return [switch for switch in self.crossings if np.isfinite(switch.epochs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TiesResult:
+    """Leads and ties by the evaluations alone."""
+
+    rule: str
+    seeds: int
+    noise_estimate: bool
+    budgets: tuple[Budget, ...]
+
+    @property
+    def compared(self) -> list[Budget]:
+        """The budgets at which several configurations were evaluated."""
+        return [row for row in self.budgets if row.compared > 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetBudget:
+    """Who leads in a target at a budget: by the evaluations, and on its fitted frontier."""
+
+    best: Budget = dataclasses.field(metadata=INLINE)
+    frontier_group_size: int | None
+    frontier_run: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetResult:
+    """One target: avg@k, best@k, worst@k, or another column."""
+
+    budgets: tuple[TargetBudget, ...]
+    switches: tuple[Switch, ...]
+
+    @property
+    def compared(self) -> list[TargetBudget]:
+        """The budgets at which several configurations were evaluated."""
+        return [row for row in self.budgets if row.best.compared > 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordChoice:
+    """The frontier under one rule for the evaluations that count."""
+
+    num_points: int
+    switches: tuple[Switch, ...]
+    budgets: tuple[FrontierPoint, ...] = dataclasses.field(metadata=only("compute", "run", "group_size"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllocationResult:
     """n*(C), its law, and what follows for the budgets that were asked for."""
 
-    law: AllocationLaw = dataclasses.field(metadata=INLINE)
+    law: AllocationFit = dataclasses.field(metadata=INLINE)
     smoothing: int
     recommendations: tuple[Recommendation, ...]
 
@@ -103,64 +273,31 @@ class TrainingResult(OfConfiguration):
     series: Mapping[str, TrainingSeries]
 
 
-class EntropyMove(NamedTuple):
-    """Of one configuration, in nats per token."""
-
-    run: str
-    first: float
-    last: float
-    falls: bool
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class SweepResult:
-    """Everything that was found about a sweep.
+    """Everything that was found about a sweep."""
 
-    Attributes:
-      options: as given.
-      runs: what was read.
-      warnings: what was left out or looks off.
-      base_model: metric -> mean over every run's evaluation at compute 0.
-      curves: [K] one for each configuration.
-      forms: form -> how well it fits and predicts, over all curves.
-      comparison: steepness under a common asymptote; None where it has no meaning.
-      frontier: who leads where, and how sure that is.
-      bootstrap: how the frontier was resampled; None without.
-      allocation: n*(C) and recommendations.
-      slices: frontiers at fixed B_problem and at fixed B.
-      ties: leads by the evaluations alone.
-      per_seed: each seed alone.
-      record_choices: rule -> the frontier under that choice of evaluations.
-      targets: metric -> its leaders.
-      training: what went on in training.
-      answers: what to do at each budget of a grid, in order.
-      next_runs: for each budget that was asked for the runs to add; empty without `--next`.
-      ranges: the answers, neighbouring budgets with one answer together.
-      charts: metric -> its picture.
-      comparisons: the answers to the questions beside the frontier, as far as they were asked.
-    """
-
-    options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)
-    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)
-    warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)
-    base_model: Mapping[str, float]
-    curves: tuple[CurveResult, ...]
-    forms: Mapping[FormName, FormScore]
-    comparison: SteepnessResult | None
-    frontier: FrontierResult
-    bootstrap: BootstrapFacts | None
-    allocation: AllocationResult
-    slices: tuple[SliceResult, ...]
-    ties: TiesResult
-    per_seed: SeedAgreement
-    record_choices: Mapping[str, RecordChoice]
-    targets: Mapping[str, TargetResult]
-    training: tuple[TrainingResult, ...]
-    answers: tuple[BudgetAnswer, ...]
-    next_runs: tuple[NextRuns, ...]
-    ranges: tuple[BudgetRange, ...]
-    charts: Mapping[str, Chart] = dataclasses.field(metadata=INTERNAL)
-    comparisons: tuple[ComparisonResult, ...] = ()
+    options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)  # as given
+    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)  # what was read
+    warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)  # what was left out or looks off
+    base_model: Mapping[str, float]  # metric -> mean over every run's evaluation at compute 0
+    curves: tuple[CurveResult, ...]  # [K] one for each configuration
+    forms: Mapping[FormName, FormScore]  # form -> how well it fits and predicts, over all curves
+    comparison: SteepnessResult | None  # steepness under a common asymptote; None where it has no meaning
+    frontier: FrontierResult  # who leads where, and how sure that is
+    bootstrap: Bootstrap | None = dataclasses.field(metadata=only("method", "replicates", "seeds_differ"))
+    allocation: AllocationResult  # n*(C) and recommendations
+    slices: tuple[SliceResult, ...]  # frontiers at fixed B_problem and at fixed B
+    ties: TiesResult  # leads by the evaluations alone
+    per_seed: SeedAgreement  # each seed alone
+    record_choices: Mapping[str, RecordChoice]  # rule -> the frontier under that choice of evaluations
+    targets: Mapping[str, TargetResult]  # metric -> its leaders
+    training: tuple[TrainingResult, ...]  # what went on in training
+    answers: tuple[BudgetAnswer, ...]  # what to do at each budget of a grid, in order
+    next_runs: tuple[NextRuns, ...]  # for each budget that was asked for the runs to add; empty without `--next`
+    ranges: tuple[BudgetRange, ...]  # the answers, neighbouring budgets with one answer together
+    metrics: Mapping[str, MetricAnalysis] = dataclasses.field(metadata=INTERNAL)  # the metric's and targets' curves
+    comparisons: tuple[ComparisonResult, ...] = ()  # the answers to the questions beside the frontier
 
     def __str__(self) -> str:
         """What the command prints with --tables: the tables, and the answer below them."""
@@ -210,6 +347,11 @@ class SweepResult:
         return self.frontier.metric
 
     @property
+    def main(self) -> MetricAnalysis:
+        """Its mean curves, fits and envelope."""
+        return self.metrics[self.metric]
+
+    @property
     def named_comparisons(self) -> dict[str, ComparisonResult]:
         """Name of its picture -> comparison: `comparison_data_sizes`, `comparison_data_sizes_2` of another part."""
         found: dict[str, ComparisonResult] = {}
@@ -228,12 +370,6 @@ class SweepResult:
     def several(self) -> bool:
         """Whether there is more than one configuration."""
         return len(self.curves) > 1
-
-    @property
-    def never_rises(self) -> bool:
-        """Whether no evaluation of any configuration is above the least reward that there is: nothing was solved."""
-        least = self.options.read.reward_range[0]
-        return all(bool(np.all(curve.points.reward <= least)) for curve in self.curves)
 
     @property
     def leads(self) -> list[tuple[str, float, float]]:
@@ -278,130 +414,14 @@ class SweepResult:
         return FORMS[self.curves[0].fit.form]
 
     @property
-    def curves_with_asymptote(self) -> list[CurveResult]:
-        """The fitted curves whose A is identified."""
-        return [curve for curve in self.fitted if curve.identified()]
-
-    @property
-    def held_asymptote(self) -> float | None:
-        """The A that every curve was given (--fix holds a parameter of all of them); None where it was fitted."""
-        held = [curve.fit.asymptote for curve in self.fitted if "asymptote" in curve.held]
-        return held[0] if held else None
-
-    @property
-    def asymptote_known(self) -> bool:
-        """Whether any curve's A is identified."""
-        return any(curve.identified() for curve in self.curves)
-
-    @property
-    def last_leader(self) -> tuple[CurveResult, float, float]:
-        """The highest last evaluation: its curve, reward and compute."""
-        ended = [curve for curve in self.curves if len(curve.points.reward)]
-        best = max(ended, key=lambda curve: curve.points.reward[-1])
-        return best, float(best.points.reward[-1]), float(best.points.compute[-1])
-
-    @property
     def with_noise(self) -> list[CurveResult]:
         """The curves that give an estimate of the noise."""
         return [curve for curve in self.curves if curve.has_noise]
 
     @property
-    def noise(self) -> Spread | None:
-        """Standard deviation of a residual, over the curves that give one."""
-        return spread([curve.fit.noise for curve in self.with_noise])
-
-    @property
-    def correlation(self) -> Spread | None:
-        """Correlation of neighbouring residuals."""
-        return spread([curve.fit.correlation for curve in self.with_noise])
-
-    @property
-    def outliers(self) -> list[tuple[CurveResult, float, float]]:
-        """Fitted evaluations far from their curve: the curve, compute, and residual in units of the noise."""
-        found = []
-        for curve in self.with_noise:
-            rest = curve.residuals
-            rows = zip(rest.compute.tolist(), rest.reward.tolist(), rest.used, strict=True)
-            found += [(curve, compute, t) for compute, t, used in rows if used and abs(t) > LARGE_RESIDUAL]
-        return found
-
-    @property
-    def num_not_fitted(self) -> int:
-        """Evaluations that the choice of points left out."""
-        return sum(int(np.count_nonzero(~np.asarray(curve.points.used, bool))) for curve in self.with_noise)
-
-    @property
-    def scored_forms(self) -> dict[FormName, FormScore]:
-        """The forms that have an AICc."""
-        return {name: row for name, row in self.forms.items() if math.isfinite(row.aicc)}
-
-    @property
-    def aicc_above_lowest(self) -> dict[FormName, float]:
-        """How far the AICc of each scored form lies above the lowest."""
-        scored = self.scored_forms
-        least = min(row.aicc for row in scored.values())
-        return {name: row.aicc - least for name, row in scored.items()}
-
-    @property
     def form_choice(self) -> FormChoice | None:
         """Which form fits and which predicts best; None unless two can be scored."""
         return choose_form(self.forms)
-
-    @property
-    def holdout_totals(self) -> HoldoutTotals | None:
-        """The holdouts of all curves together; None without any."""
-        found = [curve.holdout.own for curve in self.curves if curve.holdout]
-        if not found:
-            return None
-        count = sum(row.num_points for row in found)
-        return HoldoutTotals(
-            num_points=count,
-            inside=sum(row.coverage * row.num_points for row in found),
-            mean_abs_error=sum(row.mean_abs_error * row.num_points for row in found) / count,
-            bias=sum(row.bias * row.num_points for row in found) / count,
-        )
-
-    @property
-    def choices_compared(self) -> SwitchesCompared:
-        """Whether the switches depend on which evaluations count."""
-        return compared_switches(self.record_choices)
-
-    @property
-    def fallen_leaders(self) -> list[SwitchRow]:
-        """The changes of the leader where it collapses."""
-        peaks = {curve.run: curve.fit.window[1] for curve in self.curves if curve.fit.fall}
-        rows = [switch.row for switch in self.frontier.switches if switch.row.cause == "range"]
-        return [
-            row for row in rows if math.isclose(peaks.get(row.from_run, math.nan), row.compute, rel_tol=SAME_COMPUTE)
-        ]
-
-    @property
-    def coverage_wants_larger_n(self) -> Literal["coverage", "sharpening", "same", ""]:
-        """Which of best@k and worst@k asks for the larger n at the largest budget; empty where that cannot be told."""
-        last = self.largest_budgets
-        best = next((row for name, row in last.items() if name.startswith("best@")), None)
-        worst = next((row for name, row in last.items() if name.startswith("worst@")), None)
-        if best is None or worst is None or not self.known_sizes:
-            return ""
-        larger = wants_larger_n(best, worst)
-        return "same" if larger is None else "coverage" if larger else "sharpening"
-
-    @property
-    def entropy_moves(self) -> list[EntropyMove]:
-        """First and last entropy of the configurations that have two or more."""
-        found = [(row.run, row.series["entropy"].mean) for row in self.training if "entropy" in row.series]
-        return [EntropyMove(run, mean[0], mean[-1], mean[-1] < mean[0]) for run, mean in found if len(mean) >= 2]
-
-    @property
-    def last_solve_shares(self) -> list[dict[str, Any]]:
-        """Shares of evaluation problems by solve rate at the end of each `run` that has them."""
-        rows = [row for row in self.training if all(name in row.series for name in SOLVE_SHARES)]
-        return [{"run": row.run, **{name: row.series[name].mean[-1] for name in SOLVE_SHARES}} for row in rows]
-
-    @property
-    def largest_budgets(self) -> dict[str, BestN]:
-        """Target -> its best at the largest budget that compares configurations."""
-        return {name: rows[-1].best for name, found in self.targets.items() if (rows := found.compared)}
 
     def slices_of(self, kind: str) -> list[SliceResult]:
         """The slices of a kind that have budgets."""

@@ -202,7 +202,7 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
         for row in budgets
     ]
     rows = tuple(
-        (f"{row.compute:,.0f}", row.group_size, int(n), f"{row.point.reward:.3f}", f"{reward:.3f}")
+        (f"{row.compute:,.0f}", row.group_size, int(n), f"{row.reward:.3f}", f"{reward:.3f}")
         for row, n, reward in zip(budgets, expected, rewards, strict=True)
     )
     low, high = found.tied.T

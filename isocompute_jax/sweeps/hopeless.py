@@ -1,4 +1,4 @@
-"""The fit behind `--stop_hopeless`, as a program: JSON of the chances of all unfinished runs (see `fit.reach`).
+"""The fit behind `--stop_hopeless`, as a program: JSON of the chances of all unfinished runs (see `fit.further_runs`).
 
     python -m isocompute_jax.sweeps.hopeless DIRECTORY END METRIC EVAL_SET
 
@@ -19,7 +19,7 @@ from isocompute_jax.records.printing import say
 def main(arguments: Sequence[str]) -> None:
     """Prints a list of `Chance`s."""
     from isocompute_jax.fit.analysis_options import AnalysisOptions
-    from isocompute_jax.fit.reach import chances_of_leading
+    from isocompute_jax.fit.further_runs import chances_of_leading
     from isocompute_jax.fit.read import ReadOptions
 
     directory, end, metric, eval_set = arguments

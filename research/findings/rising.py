@@ -55,7 +55,7 @@ def course(result: SweepResult) -> list[tuple[float, int]]:
 def switches(result: SweepResult):
     """Where curves cross up to the last budget, in order of C; not where the runs of one end."""
     last = result.frontier.budgets[-1].compute
-    return [one for one in result.frontier.crossings if one.row.compute <= last]
+    return [one for one in result.frontier.crossings if one.compute <= last]
 
 
 def octaves_of(result: SweepResult) -> float:
@@ -75,10 +75,10 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     (start, first), *_, (end, last) = course(pooled)
     rows = [
         (
-            f"{one.row.from_group_size} to {one.row.to_group_size}",
-            _short(one.row.compute),
+            f"{one.before.group_size} to {one.after.group_size}",
+            _short(one.compute),
             " to ".join(_short(end) for end in one.interval95 or ()),
-            f"{one.row.epochs:.0f}",
+            f"{one.epochs:.0f}",
         )
         for one in switches(pooled)
     ]
@@ -113,13 +113,13 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     rows, logs, lows = [], {}, []
     for size, name in SIZES.items():
         for one in switches(analysed(gallery.sweep(name), bootstrap=True)):
-            row, interval95 = one.row, one.epoch_interval95
-            if interval95 is None or not interval95[0] <= row.epochs <= interval95[1]:
+            interval95 = one.epoch_interval95
+            if interval95 is None or not interval95[0] <= one.epochs <= interval95[1]:
                 continue  # few replicates have it, or nearly all to one side
             low, high = interval95
-            passes = f"D = {size}, {row.from_group_size} to {row.to_group_size}"
-            rows.append((passes, _short(row.compute), f"{row.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
-            logs.setdefault(size, []).append(np.log(row.epochs))
+            passes = f"D = {size}, {one.before.group_size} to {one.after.group_size}"
+            rows.append((passes, _short(one.compute), f"{one.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
+            logs.setdefault(size, []).append(np.log(one.epochs))
             lows.append(low)
     every = np.concatenate([np.array(each) for each in logs.values()])
     error = scipy.stats.t.ppf(0.975, len(every) - 1) * every.std(ddof=1) / np.sqrt(len(every))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import settling
 from benchmarks.hidden_sweeps import BUDGETS, SOURCES, HiddenSweep, Run, hidden_sweep
 from benchmarks.settling import Look, Rules, play
-from isocompute_jax.fit.frontier.next_runs import Candidate
+from isocompute_jax.fit.further_runs import Candidate
 
 COMPUTE = np.array([0.0, 100.0, 200.0, 400.0, 800.0])
 RULES = Rules(start=8.0, runs=2, immaterial=0.003, most=2.0)

@@ -16,9 +16,7 @@ import numpy as np
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.frontier_results import LawParameters
 from isocompute_jax.fit.report.figures import draw_figures
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -52,7 +50,7 @@ def rich() -> SweepResult:
         path = pathlib.Path(root, "sweep.csv")
         with open(path, "w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        return conclude(analyse_runs([str(path)], AnalysisOptions(replicates=20, budgets=(3e5, 2e7))))
+        return analyse_runs([str(path)], AnalysisOptions(replicates=20, budgets=(3e5, 2e7)))
 
 
 @functools.cache
@@ -97,7 +95,7 @@ def alone(result: SweepResult, run: str) -> SweepResult:
         training=(),
         frontier=dataclasses.replace(result.frontier, switches=(), segments=(), budgets=()),
     )
-    return put(put(found, "allocation", recommendations=()), "", answers=(), ranges=(), charts={})
+    return put(put(found, "allocation", recommendations=()), "", answers=(), ranges=())
 
 
 def unidentified(result: SweepResult, value: float = 0.98765) -> SweepResult:
@@ -121,6 +119,5 @@ def unidentified(result: SweepResult, value: float = 0.98765) -> SweepResult:
 
 
 def _degenerate(result: SweepResult, path: str, value: float, message: str) -> SweepResult:
-    law = LawParameters(value, value, value, value)
-    result = put(result, path, status="warning", saturation=value, message=message, law=law)
-    return put(result, f"{path}.fit", span=value, slope=value, midpoint=value, floor=value)
+    law = dict.fromkeys(("span", "slope", "midpoint", "floor", "saturation"), value)
+    return put(result, path, status="warning", message=message, **law)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import families
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, SweepResult, analyze
-from isocompute_jax.fit.answer_results import BudgetAnswer
+from isocompute_jax.fit.answering import BudgetAnswer
 from isocompute_jax.fit.frontier.ties import NEAR
 from isocompute_jax.fit.read import read_curves
 

@@ -9,18 +9,15 @@ import math
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.advice import BEYOND_DATA, budget_grid
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answer_results import BudgetAnswer, Objection, tie_ranges
-from isocompute_jax.fit.answering import _confidence, ranges
-from isocompute_jax.fit.conclusions import conclude
-from isocompute_jax.fit.curve_results import choose_form
-from isocompute_jax.fit.frontier.bootstrap import SwitchInterval
-from isocompute_jax.fit.frontier.budget_grid import BEYOND_DATA, budget_grid
-from isocompute_jax.fit.frontier.switch_evidence import _established
+from isocompute_jax.fit.answering import BudgetAnswer, Objection, _confidence, ranges
+from isocompute_jax.fit.frontier.switches import _established
 from isocompute_jax.fit.report.answers import MOST_NAMED, answer_text, pick
+from isocompute_jax.fit.report.facts import tie_ranges
 from isocompute_jax.fit.report.templating import said
-from isocompute_jax.fit.results import CurveFit, Switch
+from isocompute_jax.fit.results import Configuration, CurveFit, Switch, choose_form
 from isocompute_jax.fit.sweep_results import SweepResult
 from tests.fit.runs import CROSSING, write_sweep
 from tests.fit.sweeps import put, rich
@@ -39,7 +36,7 @@ def objection_text(objection: Objection) -> str:
 def clear(tmp_path_factory) -> SweepResult:
     """2 -> 4 -> 8 beyond any doubt; n = 16 is never on the frontier."""
     root = write_sweep(tmp_path_factory.mktemp("clear") / "runs", noise=0.001)
-    return conclude(analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0)))
+    return analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0))
 
 
 def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(clear):
@@ -51,14 +48,14 @@ def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(
     assert [row.run for row in rows if not row.beyond] == ["n = 2", "n = 4", "n = 8"]
     assert rows[0].start == 2048 and rows[-1].beyond and rows[-1].end > 0.9 * BEYOND_DATA * 2**18
     assert all(one.end == other.start for one, other in itertools.pairwise(rows))
-    assert [rows[0].end, rows[1].end] == [switch.row.compute for switch in clear.frontier.crossings]
+    assert [rows[0].end, rows[1].end] == [switch.compute for switch in clear.frontier.crossings]
     assert [row.confidence for row in rows] == ["sure", "sure", "sure", "likely"]  # nothing is sure beyond the data
 
 
 def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
     same = {n: CROSSING[4] for n in (4, 8, 16)}
     root = write_sweep(tmp_path / "runs", curves=same, noise=0.02)
-    result = conclude(analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0)))
+    result = analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0))
     tied = [answer for answer in result.answers if answer.confidence == "tied"]
     assert len(tied) >= len(result.answers) // 3
     assert all(len(answer.tied_group_sizes) > 1 for answer in tied)
@@ -68,9 +65,9 @@ def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
     quiet = {"bootstrap": "none", "holdout": 0.0}
-    untold = conclude(analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet))).asked[0]
+    untold = analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet)).asked[0]
     assert untold.confidence == "unknown" and untold.share is None
-    result = conclude(analyse_runs([str(root)], AnalysisOptions(**quiet)))
+    result = analyse_runs([str(root)], AnalysisOptions(**quiet))
     (found,) = result.asked
     assert found.confidence == "sure" and found.share == found.recommendation.best_share == 1.0
     assert set(kinds(found)) == {"one_seed", "largest"}
@@ -95,11 +92,11 @@ def test_ranges_part_where_the_verdict_changes_and_rewards_meet():
         put(dataclasses.replace(first, confidence=level), "recommendation", budget=c, run="a", reward=r, place="inside")
         for c, level, r in rows
     ]
-    one, two = ranges(answers, [], ["a"])
+    one, two = ranges(answers, [])
     assert (one.end, one.confidence, two.confidence) == (pytest.approx(math.sqrt(8e6)), "sure", "tied")
     assert one.rewards == pytest.approx((0.1, 0.25)) and two.rewards == pytest.approx((0.25, 0.4))
     stopped = [*answers[:2], *(put(a, "recommendation", stop=2.5e3) for a in answers[2:])]
-    assert ranges(stopped, [], ["a"])[0].end == 2.5e3
+    assert ranges(stopped, [])[0].end == 2.5e3
 
 
 @pytest.mark.parametrize(
@@ -115,8 +112,7 @@ def test_ranges_part_where_the_verdict_changes_and_rewards_meet():
     ],
 )
 def test_established_has_one_rule(share, by_seed, verdict):
-    interval = None if share is None else SwitchInterval((1e4, 2e4), share)
-    assert _established(interval, by_seed) is verdict
+    assert _established(share, by_seed) is verdict
 
 
 def test_ranges_join_equal_answers_and_part_at_switches():
@@ -132,18 +128,18 @@ def test_ranges_join_equal_answers_and_part_at_switches():
         )
         for c, run, share in rows
     ]
-    switch = Switch(3e3, 0, 1, 0.5, math.nan, (1e3, 8e3), "crossing")
-    rows = ranges(answers, [switch], ["a", "b"])
+    switch = Switch(3e3, *(Configuration(name, 8, 16, 0) for name in "ab"), 0.5, math.nan, (1e3, 8e3), "crossing")
+    rows = ranges(answers, [switch])
     assert [(row.run, row.start, row.end, row.beyond) for row in rows] == [
         ("a", 1e3, 3e3, False), ("b", 3e3, 8e3, False), ("b", 8e3, 16e3, True)
     ]  # fmt: skip
     assert [row.share for row in rows] == pytest.approx([0.98, 0.75, 0.9])
     assert [row.confidence for row in rows] == ["sure", "open", "likely"]
-    assert ranges(answers, [], ["a", "b"])[0].end == pytest.approx(math.sqrt(8e6))
+    assert ranges(answers, [])[0].end == pytest.approx(math.sqrt(8e6))
     tied = [put(dataclasses.replace(a, confidence="tied"), "recommendation", tied=("a", "b")) for a in answers]
-    (inside, beyond) = ranges(tied, [], ["a", "b"])
+    (inside, beyond) = ranges(tied, [])
     assert (inside.run, inside.end, inside.confidence) == ("a", 8e3, "tied") and beyond.beyond
-    assert ranges([], [], []) == []
+    assert ranges([], []) == []
 
 
 def test_what_names_another_leader_contradicts():
@@ -191,9 +187,9 @@ def test_the_grid_has_the_ends_of_the_data_and_what_was_asked_for():
 def test_ties_become_ranges():
     rows = rich().ties.budgets
     found = tie_ranges(rows)
-    assert found[0].first == rows[0].compute and found[-1].last == rows[-1].compute
-    assert sum(sum(r.first <= row.compute <= r.last for row in rows) for r in found) == len(rows)
-    assert all((one.best_run, one.rivals) != (two.best_run, two.rivals) for one, two in itertools.pairwise(found))
+    assert [row for group in found for row in group] == list(rows)
+    assert all(len({(row.best_run, row.tied) for row in group}) == 1 for group in found)
+    assert all((a[0].best_run, a[0].rivals) != (b[0].best_run, b[0].rivals) for a, b in itertools.pairwise(found))
 
 
 def test_a_better_form_is_named_on_the_first_screen():

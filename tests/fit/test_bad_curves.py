@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from isocompute_jax.fit.analysis import Analysis, analyse_runs
+from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.answers import answer_text, range_cells
 from isocompute_jax.fit.report.templating import told as findings
 from isocompute_jax.fit.report.terminal import headline
 from isocompute_jax.fit.report.wording import amount
+from isocompute_jax.fit.sweep_results import SweepResult
 
 COMPUTE = np.geomspace(2e3, 1e6, 30)
 CURVES = {8: (0.05, 0.60, 3e4, 1.0), 32: (0.05, 0.70, 6e4, 1.0), 64: (0.05, 0.80, 3e4, 1.0)}
@@ -30,7 +30,7 @@ def analysed(
     seeds: int = 1,
     batch: int = 16,
     **options,
-) -> Analysis:
+) -> SweepResult:
     """n -> the rewards without noise."""
     rng = np.random.default_rng(0)
     lines = ["run,group_size,problems_per_batch,seed,compute,reward"]
@@ -64,14 +64,13 @@ def test_the_highest_of_all_stops_at_its_peak(tmp_path):
         assert abs(advice.reward - float(hill(peak, *CURVES[64]))) < 0.02
         assert advice.interval95[0] < advice.reward < advice.interval95[1]
         assert any(f"stopped at its peak at {peak:.3g}" in reason for reason in advice.reasons)
-    result = conclude(found)
-    for asked in result.asked:  # n = 8 is ahead at the budget, where n = 64 is not, and was not run to the second one
-        assert answer_text(result, asked).pick == f"n = 64, stopped at {amount(peak)} rollouts"
-    assert [asked.confidence for asked in result.asked] == ["sure", "likely"]
-    (last,) = (row for row in result.ranges if row.stop)
+    for asked in found.asked:  # n = 8 is ahead at the budget, where n = 64 is not, and was not run to the second one
+        assert answer_text(found, asked).pick == f"n = 64, stopped at {amount(peak)} rollouts"
+    assert [asked.confidence for asked in found.asked] == ["sure", "likely"]
+    (last,) = (row for row in found.ranges if row.stop)
     assert (
         last.start <= 1e6 < 4e6 <= last.end
-        and range_cells(result, last)[1] == f"n = 64, stopped at {amount(peak)} rollouts"
+        and range_cells(found, last)[1] == f"n = 64, stopped at {amount(peak)} rollouts"
     )
 
 
@@ -95,9 +94,8 @@ def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):
     for advice in (end, far):
         assert advice.group_size == 32
         assert any("n = 64 falls after its peak" in reason for reason in advice.reasons)
-    result = conclude(found)
-    assert {row.run for row in result.frontier.budgets if row.compute > 2e5} == {"n = 32"}
-    assert not result.curves[-1].points.used[result.curves[-1].points.compute > fit.fall.compute].any()
+    assert {row.run for row in found.frontier.budgets if row.compute > 2e5} == {"n = 32"}
+    assert not found.curves[-1].points.used[found.curves[-1].points.compute > fit.fall.compute].any()
     kept = analysed(tmp_path / "kept.csv", {64: collapse}, falls="keep")
     assert kept.main.fits[0].num_points == 30 and kept.main.fits[0].fall is None
 
@@ -120,10 +118,9 @@ def test_two_spikes_do_not_decide_the_answer(tmp_path):
         if rule == "off":
             assert fit.num_points == 28
     assert any("n = 32: left out" in text for text in found.warnings)
-    result = conclude(found)
-    chosen = {answer.recommendation.run: answer for answer in result.answers}
+    chosen = {answer.recommendation.run: answer for answer in found.answers}
     assert "outliers" not in {objection.kind for objection in chosen["n = 64"].objections}
-    points = result.curves[1].points
+    points = found.curves[1].points
     assert points.outlier is not None and points.outlier.sum() == 2
 
 
@@ -140,7 +137,7 @@ def test_a_spike_at_the_end_neither_wins_nor_ends_the_curve(tmp_path):
         assert [fit.outliers for fit in found.main.fits] == [(1e6,) if n == place else () for n in CURVES]
         assert all(fit.window[1] == 1e6 for fit in found.main.fits)
         assert [advice.group_size for advice in found.recommendations] == [64, 64]
-        assert conclude(found).frontier.budgets[-1].group_size == 64 and not found.main.frontier.switches
+        assert found.frontier.budgets[-1].group_size == 64 and not found.main.frontier.switches
 
 
 def test_a_collapsed_run_that_was_stopped_leaves_the_lead_to_the_others(tmp_path):
@@ -152,7 +149,7 @@ def test_a_collapsed_run_that_was_stopped_leaves_the_lead_to_the_others(tmp_path
     ]
     path.write_text("\n".join(lines))
     options = AnalysisOptions(read=ReadOptions(metric="reward"), bootstrap="none", holdout=0.0)
-    last = conclude(analyse_runs([str(path)], options)).frontier.budgets[-1]
+    last = analyse_runs([str(path)], options).frontier.budgets[-1]
     assert last.compute == 1e6 and last.group_size == 32
 
 
@@ -161,17 +158,16 @@ def test_a_curve_through_all_its_points_has_no_interval(tmp_path):
     compute = np.geomspace(2e3, 1e6, 4)
     curves = {8: healthy(8), 32: lambda c: hill(c, 0.02, 0.75, 9e4, 1.0)}
     found = analysed(tmp_path / "few.csv", curves, compute=compute, budgets=(1e5, 1e6), bootstrap="auto", replicates=20)
-    assert found.main.frontier.switches and found.resampled is not None
-    result = conclude(found)
-    for advice, answer in zip(found.recommendations, result.asked, strict=True):
-        text = answer_text(result, answer)
+    assert found.main.frontier.switches and found.bootstrap is not None
+    for advice, answer in zip(found.recommendations, found.asked, strict=True):
+        text = answer_text(found, answer)
         assert np.isnan(advice.interval95).all() and "no interval could be given" in text.expectation
         assert any("4 points for 4 parameters" in reason for reason in advice.reasons)
         assert not any("bootstrap replicates" in reason for reason in advice.reasons)
-    assert all(switch.interval95 is None and switch.share is None for switch in result.frontier.switches)
-    assert all(row.interval95 is None and row.leader_share is None for row in result.frontier.budgets)
-    assert all(curve.bootstrap95 is None for curve in result.curves)
-    assert "no interval" in headline(result)
+    assert all(switch.interval95 is None and switch.share is None for switch in found.frontier.switches)
+    assert all(row.interval95 is None and row.leader_share is None for row in found.frontier.budgets)
+    assert all(curve.bootstrap95 is None for curve in found.curves)
+    assert "no interval" in headline(found)
 
 
 def test_equal_curves_tie(tmp_path):
@@ -197,19 +193,18 @@ def test_a_bad_fit_does_not_tie_where_the_evaluations_part(tmp_path):
     )  # fmt: skip
     near, far = found.recommendations
     assert near.group_size == 64 and near.tied == ()
-    result = conclude(found)
-    at_end = result.asked[1]
+    at_end = found.asked[1]
     assert far.group_size == 32 and at_end.confidence != "sure"
     where = next(budget for budget in found.main.budgets if abs(budget.compute / 3e4 - 1) < 0.2)
-    assert where.best == 2 and {0, 1} <= set(where.behind)
+    assert where.best_group_size == 64 and {each.group_size for each in where.behind} == {8, 32}
 
 
 def test_a_fall_is_told_as_the_reason_why_the_lead_changes(tmp_path):
     def collapse(compute: np.ndarray) -> np.ndarray:
         return np.where(compute > 2e5, 0.2, hill(compute, *CURVES[64]))
 
-    result = conclude(analysed(tmp_path / "fall.csv", {8: healthy(8), 32: healthy(32), 64: collapse}))
-    told = " ".join(findings("sections/switches", result))
+    found = analysed(tmp_path / "fall.csv", {8: healthy(8), 32: healthy(32), 64: collapse})
+    told = " ".join(findings("sections/switches", found))
     assert "n = 64 falls after its peak, and the lead passes to n = 32" in told and "begin or end" not in told
 
 
@@ -225,6 +220,5 @@ def test_no_step_that_the_budget_does_not_pay(tmp_path):
     none, some = found.recommendations
     assert none.num_steps == 0 and "costs 1,048,576 rollouts" in none.reasons[0]
     assert some.group_size == 32 and some.num_steps == 1
-    result = conclude(found)
-    assert answer_text(result, result.asked[0]).pick == "no configuration fits"
-    assert "no configuration fits" in headline(result)
+    assert answer_text(found, found.asked[0]).pick == "no configuration fits"
+    assert "no configuration fits" in headline(found)

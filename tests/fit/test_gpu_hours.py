@@ -61,7 +61,7 @@ def test_the_answer_over_hours_is_another_than_over_rollouts(by_hours):
     assert many["num_steps"] == pytest.approx(BUDGET * PER_HOUR[16] / (8 * 16), rel=0.01)
     assert many["reward"] == pytest.approx(float(hill(BUDGET * PER_HOUR[16], *CURVES[16])), abs=0.01)
     [switch] = over_rollouts.frontier.switches
-    assert (switch.row.from_group_size, switch.row.to_group_size) == (4, 16)
+    assert (switch.before.group_size, switch.after.group_size) == (4, 16)
     # In hours 16 leads from the start, to where its data end.
     assert [found["from_group_size"] for found in by_hours[1]["frontier"]["switches"]] in ([], [16])
     for curve in by_hours[1]["curves"]:

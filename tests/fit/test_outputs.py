@@ -13,7 +13,6 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.comparison import Value
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.one_call import analyze
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
@@ -152,7 +151,7 @@ QUICK = {"replicates": 20, "holdout": 0.0}
 
 
 def result_of(root, **options) -> SweepResult:
-    return conclude(analyse_runs([str(root)], AnalysisOptions(**(QUICK | options))))
+    return analyse_runs([str(root)], AnalysisOptions(**(QUICK | options)))
 
 
 def text_of(result: SweepResult) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.reach import LEAST_SHARE, chance_of_leading, chances_of_leading
+from isocompute_jax.fit.further_runs import LEAST_SHARE, chance_of_leading, chances_of_leading
 from isocompute_jax.fit.read import memory_table
 
 COMPUTE = np.concatenate([[0.0], np.geomspace(2e3, 2.6e5, 15)])

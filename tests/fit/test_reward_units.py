@@ -10,7 +10,6 @@ import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.diagnostics import Grid, half_width, profile_asymptotes
 from isocompute_jax.fit.curves.falls import find_fall
 from isocompute_jax.fit.curves.fit_options import FitOptions
@@ -151,8 +150,8 @@ def test_an_analysis_in_percent_finds_the_same(tmp_path):
     percent = dataclasses.replace(
         options, read=ReadOptions(reward_range=PERCENT), fit=FitOptions(), grid=Grid(40.0, 80.0, 5.0)
     )
-    one = conclude(analyse_runs([table(tmp_path / "one.csv", 1.0)], options))
-    other = conclude(analyse_runs([table(tmp_path / "percent.csv", 100.0)], percent))
+    one = analyse_runs([table(tmp_path / "one.csv", 1.0)], options)
+    other = analyse_runs([table(tmp_path / "percent.csv", 100.0)], percent)
     for a, b in zip(one.curves, other.curves, strict=True):
         assert_alike(a.fit, b.fit)
         np.testing.assert_array_equal(a.points.used, b.points.used)
@@ -162,10 +161,10 @@ def test_an_analysis_in_percent_finds_the_same(tmp_path):
         np.testing.assert_allclose([b.grid.asymptote / 100, b.grid.midpoint], [a.grid.asymptote, a.grid.midpoint])
     assert len(one.frontier.switches) == 2
     for a, b in zip(one.frontier.switches, other.frontier.switches, strict=True):
-        assert (a.row.from_run, a.row.to_run, a.row.cause) == (b.row.from_run, b.row.to_run, "crossing")
+        assert (a.from_run, a.to_run, a.cause) == (b.from_run, b.to_run, "crossing")
         assert (a.established, a.beyond_noise, a.share) == (b.established, b.beyond_noise, b.share)
         assert a.interval95 is not None and b.interval95 is not None
-        np.testing.assert_allclose([b.row.compute, *b.interval95], [a.row.compute, *a.interval95], rtol=1e-6)
+        np.testing.assert_allclose([b.compute, *b.interval95], [a.compute, *a.interval95], rtol=1e-6)
     for a, b in zip(one.allocation.recommendations, other.allocation.recommendations, strict=True):
         assert (a.run, a.num_steps, a.status, a.reasons) == (b.run, b.num_steps, b.status, b.reasons)
         np.testing.assert_allclose(np.array([b.reward, *b.interval95]) / 100, [a.reward, *a.interval95], rtol=1e-6)

@@ -13,7 +13,6 @@ import pytest
 from isocompute_jax.fit.advice import recommend
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.forms import expsat, hill
 from isocompute_jax.fit.curves.screening import record_breaking
@@ -61,16 +60,14 @@ def found(tmp_path_factory):
 
 def test_slices_hold_what_their_members_share(found):
     parts = {(part.kind, part.value): part for part in found.slices}
-    names = [curve.configuration for curve in found.main.curves]
+    by_name = {each.name: each for each in found.main.configurations}
     assert set(parts) == {
         ("problems_per_batch", 16), ("problems_per_batch", 64),
         ("rollouts_per_step", 256),  # 4 x 64 and 16 x 16; 8 x 16 and the others are alone
     }  # fmt: skip
     for (kind, value), part in parts.items():
-        for i in part.members:
-            shared = names[i].problems_per_batch * (names[i].group_size if kind == "rollouts_per_step" else 1)
-            assert shared == value
-        assert {s.index for s in part.frontier.segments} <= set(part.members)
+        assert {getattr(by_name[run], kind) for run in part.runs} == {value}
+        assert {row.run for row in part.budgets} <= set(part.runs)
     assert parts["rollouts_per_step", 256].allocation.axis == "steps"
     steps = parts["rollouts_per_step", 256].allocation.compute
     np.testing.assert_allclose(steps, [b.compute / 256 for b in found.main.budgets], rtol=1e-12)
@@ -78,21 +75,20 @@ def test_slices_hold_what_their_members_share(found):
 
 def test_a_slice_has_the_crossings_of_its_members(found):
     part = next(p for p in found.slices if (p.kind, p.value) == ("problems_per_batch", 16))
-    sizes = [curve.configuration.group_size for curve in found.main.curves]
     gains = {n: truth(n, 16)[1] - 0.05 for n in (4, 8, 16)}
-    for switch in part.frontier.switches:
-        n, m = sizes[switch.from_index], sizes[switch.to_index]
+    for switch in part.switches:
+        n, m = switch.before.group_size, switch.after.group_size
         # g C / (C + c) = h C / (C + d)  =>  C = (h c - g d) / (g - h)
         expected = (gains[m] * 3750 * n - gains[n] * 3750 * m) / (gains[n] - gains[m])
         assert switch.compute == pytest.approx(expected, rel=1e-5)
-    assert [(sizes[s.from_index], sizes[s.to_index]) for s in part.frontier.switches] == [(4, 8), (8, 16)]
+    assert [(s.before.group_size, s.after.group_size) for s in part.switches] == [(4, 8), (8, 16)]
 
 
 def test_the_free_frontier_gives_problems_per_batch_and_steps(found):
-    rows = conclude(found).frontier.budgets
+    rows = found.frontier.budgets
     assert {row.problems_per_batch for row in rows} == {16}
     for row in rows:
-        assert row.point.num_steps == pytest.approx(row.compute / (16 * row.group_size))
+        assert row.num_steps == pytest.approx(row.compute / (16 * row.group_size))
     assert [row.group_size for row in rows] == sorted(row.group_size for row in rows)
 
 
@@ -108,8 +104,8 @@ def test_other_units_of_compute(tmp_path, found):
         assert two.epochs == pytest.approx(one.epochs, rel=1e-2)  # interpolated between evaluations
     (advice,) = other.recommendations
     assert advice.num_steps == 1e5 // (advice.group_size * 16)
-    assert summary_of(conclude(other))["compute_unit"] == "tokens"
-    assert all(switch.epoch_interval95 is None for switch in conclude(other).frontier.switches)
+    assert summary_of(other)["compute_unit"] == "tokens"
+    assert all(switch.epoch_interval95 is None for switch in other.frontier.switches)
 
 
 def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
@@ -120,10 +116,10 @@ def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
     other = analyse_runs([str(tmp_path / "two.csv")], AnalysisOptions(read=READ, budgets=(1e5,), **QUICK))
     assert [curve.configuration.name for curve in other.main.curves] == ["recipe a", "recipe b"]
     assert len(other.main.frontier.switches) == 1 and np.isnan(other.main.frontier.switches[0].epochs)
-    assert other.allocation.status == "failed" and "unknown" in other.allocation.message
+    assert other.allocation.law.status == "failed" and "unknown" in other.allocation.law.message
     (advice,) = other.recommendations
     assert (advice.run, advice.num_steps) == ("recipe b", None)
-    json.dumps(summary_of(conclude(other)), allow_nan=False)
+    json.dumps(summary_of(other), allow_nan=False)
 
 
 @pytest.mark.slow
@@ -184,9 +180,7 @@ def test_further_targets(tmp_path):
     )
     other = analyse_runs([str(path)], AnalysisOptions(read=READ, targets=("frugal", "length", "absent"), **QUICK))
     assert set(other.targets) == {"frugal"}
-    assert {other.main.curves[s.index].configuration.group_size for s in other.targets["frugal"].frontier.segments} == {
-        4
-    }
+    assert {segment.group_size for segment in other.metrics["frugal"].frontier.segments} == {4}
     assert any("length has values outside of --reward_range" in text for text in other.warnings)
     assert any("no run has usable values of absent" in text for text in other.warnings)
 
@@ -205,13 +199,14 @@ def test_who_stops_a_little_later_has_not_won(tmp_path):
     path = ragged(tmp_path / "ends.csv", {64: 1_196_032, 16: 1_198_080, 4: 1_200_000})
     options = AnalysisOptions(read=READ, budgets=(1.2e6, 4e6), records="off", holdout=0.0, replicates=20)
     other = analyse_runs([str(path)], options)
-    sizes = [curve.configuration.group_size for curve in other.main.curves]
-    assert [sizes[s.index] for s in other.main.frontier.segments] == [4, 16, 64]
+    assert [segment.group_size for segment in other.main.frontier.segments] == [4, 16, 64]
     assert other.main.frontier.segments[-1].end == 1_196_032
-    assert other.allocation.group_size[-1] == 64
+    assert other.allocation.law.group_size[-1] == 64
     assert [advice.group_size for advice in other.recommendations] == [64, 64]
     assert any("in 100% of" in reason for reason in other.recommendations[0].reasons)
-    assert "the largest n that was run" in other.allocation.message and other.allocation.status == "extrapolated"
+    assert (
+        "the largest n that was run" in other.allocation.law.message and other.allocation.law.status == "extrapolated"
+    )
 
 
 def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
@@ -219,8 +214,8 @@ def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
     path = ragged(tmp_path / "early.csv", {4: 1e6, 16: 1e6, 64: 6e5})
     other = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(8e5, 4e6), **QUICK))
     assert other.main.frontier.segments[-1].end == 1e6
-    assert other.allocation.compute[-1] <= 6e5 * 1.02 and other.allocation.group_size[-1] == 64
-    assert max(row.compute for row in conclude(other).frontier.budgets) <= 6e5 * 1.02
+    assert other.allocation.law.compute[-1] <= 6e5 * 1.02 and other.allocation.law.group_size[-1] == 64
+    assert max(row.compute for row in other.frontier.budgets) <= 6e5 * 1.02
     near, far = other.recommendations
     assert near.group_size == 64 and "carried on from 6e+05" in near.reasons[0] and near.beyond == pytest.approx(4 / 3)
     assert far.reward > near.reward
@@ -252,7 +247,7 @@ def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluat
     assert [len(c) for c in other.main.trusted.compute] == [14, 9]
     assert np.count_nonzero(np.diff(other.main.trusted.compute[0]) < 0) == 1  # one seed, then the other
     assert np.all(np.diff(other.main.curves[0].compute) >= 0)
-    assert conclude(other).base_model == {"reward": pytest.approx(0.05)}
+    assert other.base_model == {"reward": pytest.approx(0.05)}
     options = AnalysisOptions(read=READ, evaluation_samples=96, **QUICK)
     errors = analyse_runs(sources, options).main.errors
     assert errors is not None

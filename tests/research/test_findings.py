@@ -251,7 +251,7 @@ def test_disjoint_seeds_say_the_same(few_problems, seeds):
 @pytest.mark.slow
 def test_switches_fall_at_one_number_of_epochs_and_their_intervals_exclude_each_other(few_problems):
     found = switches(analysed(few_problems, bootstrap=True))
-    epochs = np.array([switch.row.epochs for switch in found])
+    epochs = np.array([switch.epochs for switch in found])
     assert len(found) == 5 and epochs.max() / epochs.min() < 1.6
     ends = [switch.interval95 or (np.nan, np.nan) for switch in found]
     for (_, before), (after, _) in zip(ends, ends[2:], strict=False):  # two octaves apart

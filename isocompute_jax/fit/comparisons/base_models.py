@@ -23,13 +23,11 @@ from isocompute_jax.fit.comparisons.comparison import (
     over_seeds,
 )
 from isocompute_jax.fit.comparisons.sets import short_names
-from isocompute_jax.fit.conclusions import conclude
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
-from isocompute_jax.fit.frontier_results import FrontierBudget
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, scale
-from isocompute_jax.fit.sweep_results import SweepResult
+from isocompute_jax.fit.sweep_results import FrontierBudget, SweepResult
 from isocompute_jax.records.errors import InputError
 
 
@@ -52,7 +50,7 @@ class ModelCourse:
     @property
     def reward(self) -> np.ndarray:
         """[P] fitted, at the best n."""
-        return np.array([row.point.reward for row in self.budgets])
+        return np.array([row.reward for row in self.budgets])
 
     def near(self, compute: float) -> FrontierBudget:
         """The budget nearest to a compute."""
@@ -111,7 +109,7 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
     sweeps, left_out = {}, []
     for name, runs in by_name.items():
         try:
-            sweeps[name] = conclude(analyse_curves(runs, options))
+            sweeps[name] = analyse_curves(runs, options)
         except InputError as error:
             left_out.append(f"{name} is left out: {error}")
     found = base_models(sweeps)

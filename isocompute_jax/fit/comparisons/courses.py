@@ -26,7 +26,7 @@ from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, replicate_rewards
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval, whole_or_none
-from isocompute_jax.fit.metric_analysis import MetricAnalysis, uncontested
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, listed, unit
 from isocompute_jax.fit.results import Configuration
@@ -98,8 +98,8 @@ def course(analysis: MetricAnalysis, resampled: Bootstrap | None, members: Seque
     """
     configurations = [curve.configuration for curve in analysis.curves]
     fits = [fit if i in members else dataclasses.replace(fit, status="failed") for i, fit in enumerate(analysis.fits)]
-    led = uncontested(analysis, frontier(fits, configurations), members)
-    compute = np.array([budget.compute for budget, _ in led])
+    led = analysis.uncontested(frontier(fits, configurations), members)
+    compute = np.array([compute for compute, _ in led])
     values = np.array([getattr(configuration, field) for configuration in configurations])
     drawn = replicate_leaders(analysis, resampled, members, compute)
     leaders = np.array([i for _, i in led], dtype=int)

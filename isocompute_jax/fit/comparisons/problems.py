@@ -42,11 +42,10 @@ from isocompute_jax.fit.comparisons.comparison import (
     common_verdict,
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
-from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import EN_DASH, shortened, spent
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.results import Configuration, OfConfiguration
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.interference_files import Cosine, Summary, read_summary

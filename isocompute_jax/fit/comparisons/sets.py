@@ -34,9 +34,7 @@ from isocompute_jax.fit.comparisons.comparison import (
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
 from isocompute_jax.fit.frontier.bootstrap import group_size_interval
-from isocompute_jax.fit.frontier_results import OfConfiguration
 from isocompute_jax.fit.intervals import whole_or_none
-from isocompute_jax.fit.metric_analysis import optimal_group_size
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, RunCurve, read_curves
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import cell, shortened, unit
@@ -146,15 +144,14 @@ def best_by_training(runs: Sequence[RunCurve], options: AnalysisOptions) -> list
     )
     stages = Stages(by_training, _stretched(runs, options))
     main = stages.metric(TRAIN_REWARD, intervals=True, profiles=False)
-    configurations = [curve.configuration for curve in main.curves]
-    if not main.frontier.segments or not all(each.group_size for each in configurations):
+    if not main.frontier.segments or not all(each.group_size for each in main.configurations):
         return []
     resampled = stages.bootstrap(main)
     known = resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search)
     best = []
-    compute, sizes = optimal_group_size(main, main.frontier)
+    compute, sizes = main.optimal_group_size(main.frontier)
     for c, n in zip(compute.tolist(), sizes, strict=True):
-        ends = group_size_interval(resampled, configurations, c)[0] if resampled and known else None
+        ends = group_size_interval(resampled, c)[0] if resampled and known else None
         best.append(BestOnTraining(c, int(n), whole_or_none(ends, n)))
     return best
 

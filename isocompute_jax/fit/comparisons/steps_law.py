@@ -34,11 +34,10 @@ from isocompute_jax.fit.comparisons.comparison import (
     common_verdict,
 )
 from isocompute_jax.fit.comparisons.courses import replicate_leaders
-from isocompute_jax.fit.curve_results import SOME_AICC
-from isocompute_jax.fit.frontier_results import SURE, SliceResult
 from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, listed
+from isocompute_jax.fit.results import SOME_AICC, SURE, SliceResult
 from isocompute_jax.fit.sweep_results import SweepResult
 
 Shape = Literal["line", "cut line", "sigmoid"]

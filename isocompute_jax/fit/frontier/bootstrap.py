@@ -1,16 +1,16 @@
 """How far switch points and n*(C) move when the experiment is repeated on paper.
 
 `noise` draws new noise around each fitted curve, and moves it as the seeds differ; `runs` draws the seeds of each
-configuration again, with replacement; `blocks` draws runs of neighbouring residuals again (see `replicates`). All
-curves of all replicates are fitted in one batch. `benchmarks/frontier_coverage.py` measures what the intervals hold.
+configuration again, with replacement; `blocks` draws runs of neighbouring residuals again. All curves of all replicates
+are fitted in one batch. `benchmarks/frontier_coverage.py` measures what the intervals hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,17 @@ from isocompute_jax.fit.curves import uncertainty
 from isocompute_jax.fit.curves.fit_options import FitOptions, prepare
 from isocompute_jax.fit.curves.fitting import solve
 from isocompute_jax.fit.curves.forms import FORMS
+from isocompute_jax.fit.curves.seed_noise import MOVES, SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.curves.seeds import Curve
+from isocompute_jax.fit.curves.uncertainty import NoiseModel, alike
 from isocompute_jax.fit.frontier.envelope import aligned
-from isocompute_jax.fit.frontier.replicates import FittedPoints, PointRule, draw
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
 from isocompute_jax.fit.results import Configuration, CurveFit, Switch
 
 Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
+
+PointRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(compute [E], reward [E]) -> [E] bool, the points of a replicate that count."""
 
 GRID_POINTS = 1024
 """Computes at which replicate frontiers are compared; a switch is found between two of them by interpolation."""
@@ -33,26 +37,53 @@ CLEAR = 6.0
 """A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
 100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
 
+LEAST_REPLICATES = 0.1
+"""A switch has an interval where at least this share of the replicates has it."""
+
+
+class FittedPoints(NamedTuple):
+    """A configuration's curve as it was fitted."""
+
+    curve: Curve  # its evaluations
+    fit: CurveFit
+    use: np.ndarray  # [E] bool, those that were fitted
+    errors: np.ndarray  # [E] standard errors that weigh them; all 1 for equal weights
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """[E] reward of the fit; the point's own where the form has none, as the power law at C = 0."""
+        found = self.fit.reward(self.curve.compute)
+        return np.where(np.isfinite(found), found, self.curve.reward)
+
+    @property
+    def noise(self) -> NoiseModel:
+        """Of the points, as the fit knows it; ValueError where it was made without intervals."""
+        if self.fit.search is None or self.fit.search.noise is None:
+            raise ValueError("noise can be drawn around fits with intervals only")
+        return self.fit.search.noise
+
+    @property
+    def size(self) -> np.ndarray:
+        """[E] standard deviations relative to a point of weight 1, the fitted ones having a mean weight of 1."""
+        return self.errors * math.sqrt(float(np.mean(self.errors[self.use] ** -2.0)))
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bootstrap:
-    """R replicates of the frontier of K configurations.
+    """R replicates of the frontier of K configurations."""
 
-    Attributes:
-      method: `noise`, `runs` or `blocks`.
-      at: [R, K, Q + 2] replicate curves as (low, high, *theta).
-      compute: [G] grid, even in log C.
-      leader: [R, G] number of the best configuration; -1 where none has data.
-      lead: [R, K, G] reward of each configuration; -inf outside its window.
-      seeds_differ: whether seeds differ by more than their noise; None where the method does not ask.
-    """
+    method: str  # `noise`, `runs` or `blocks`
+    configurations: tuple[Configuration, ...]  # [K]
+    at: np.ndarray  # [R, K, Q + 2] replicate curves as (low, high, *theta)
+    compute: np.ndarray  # [G] grid, even in log C
+    leader: np.ndarray  # [R, G] number of the best configuration; -1 where none has data
+    lead: np.ndarray  # [R, K, G] reward of each configuration; -inf outside its window
+    seeds_differ: bool | None = None  # by more than their noise; None where the method does not ask, or there is one
 
-    method: str
-    at: np.ndarray
-    compute: np.ndarray
-    leader: np.ndarray
-    lead: np.ndarray
-    seeds_differ: bool | None = None
+    @property
+    def replicates(self) -> int:
+        """R."""
+        return len(self.leader)
 
     def tells(self, fit: CurveFit, index: int) -> bool:
         """Whether the replicates of a configuration say anything: a curve through all its points has no residuals."""
@@ -60,24 +91,18 @@ class Bootstrap:
 
 
 def bootstrap(
-    curves: Sequence[Curve],
-    fits: Sequence[CurveFit],
+    points: Sequence[FittedPoints],
     *,
-    use: Sequence[np.ndarray],
-    errors: Sequence[np.ndarray] | None,
     keep: PointRule,
     options: FitOptions,
     method: Resampling,
     replicates: int,
     seed: int,
 ) -> Bootstrap | None:
-    """Repeats the analysis of mean curves `replicates` times; None for method `none` or when nothing was fitted.
+    """Repeats the analysis of K mean curves `replicates` times; None for method `none` or when nothing was fitted.
 
     Args:
-      curves: K mean curves.
-      fits: their fits; for `noise` with what they know of it (`FitOptions.intervals`).
-      use: [K] of [E_k] bool, the points that were fitted.
-      errors: [K] of [E_k] standard errors that weigh the points; None for equal weights.
+      points: [K] the curves as they were fitted; for `noise` with what the fits know of it (`FitOptions.intervals`).
       keep: the rule by which the points of drawn seeds count. The other methods keep the points that were fitted: to
         pick high points a second time would bias the replicates upwards.
       options: of the fits.
@@ -85,26 +110,121 @@ def bootstrap(
       replicates: R.
       seed: of the random numbers.
     """
-    fits = aligned(fits)
+    fits = aligned([each.fit for each in points])
+    points = [each._replace(fit=fit) for each, fit in zip(points, fits, strict=True)]
     fitted = [k for k, fit in enumerate(fits) if fit.status != "failed"]
     if method == "none" or not fitted or replicates < 1:
         return None
     method = "noise" if method == "auto" else method
-    some = [
-        FittedPoints(curves[k], fits[k], use[k], np.ones(len(use[k])) if errors is None else errors[k]) for k in fitted
-    ]
-    drawn = draw(some, method, replicates, keep, np.random.default_rng(seed))
+    some = [points[k] for k in fitted]
+    reward, weight, differ = draw(some, method, replicates, keep, np.random.default_rng(seed))
     at = np.full((replicates, len(fits), len(fits[fitted[0]].params)), np.nan)
     for near in (True, False):
         chosen = [i for i, k in enumerate(fitted) if (method != "runs" and _clear(fits[k])) == near]
         if chosen:
-            own = [some[i] for i in chosen], [drawn.reward[i] for i in chosen], [drawn.weight[i] for i in chosen]
+            own = [some[i] for i in chosen], [reward[i] for i in chosen], [weight[i] for i in chosen]
             at[:, [fitted[i] for i in chosen]] = _refitted(*own, near=near, options=options)
     ends = np.array([fits[k].window for k in fitted])
     grid = np.geomspace(ends[:, 0].min(), ends[:, 1].max(), GRID_POINTS)
     lead = np.stack([_rewards(fits[k], at[:, k], grid) for k in range(len(fits))], axis=1)
     leader = np.where(np.isfinite(lead).any(axis=1), lead.argmax(axis=1), -1)
-    return Bootstrap(method, at, grid, leader, lead, seeds_differ=drawn.seeds_differ)
+    configurations = tuple(each.curve.configuration for each in points)
+    return Bootstrap(method, configurations, at, grid, leader, lead, seeds_differ=differ)
+
+
+def draw(
+    points: Sequence[FittedPoints], method: str, count: int, keep: PointRule, rng: np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray], bool | None]:
+    """`count` replicates of K curves by `noise`, `runs` or `blocks`; `keep` is the rule for the points of drawn seeds.
+
+    Returns:
+      Rewards [K] of [R, E], their weights [K] of [R, E], and whether seeds were found to differ by more than their
+      noise; None where nothing asked.
+    """
+    if method == "runs":
+        pairs = [seeds_again(each, count, keep, rng) for each in points]
+        return [reward for reward, _ in pairs], [weight for _, weight in pairs], None
+    weight = [np.tile(each.use * each.errors**-2.0, (count, 1)) for each in points]
+    if method == "blocks":
+        return [blocks_again(each, count, rng) for each in points], weight, None
+    reward, differ = noise_anew(points, count, rng)
+    return reward, weight, differ
+
+
+def noise_anew(
+    points: Sequence[FittedPoints], count: int, rng: np.random.Generator
+) -> tuple[list[np.ndarray], bool | None]:
+    """[K] of [R, E] rewards: fitted curves with new AR(1) noise, moved as seeds differ; and whether they do.
+
+    Noise and differences are those of all seeds where there are several (see `seed_noise`), else those of the fit;
+    correlations are taken as alike (see `noise_model.alike`).
+
+    Raises:
+      ValueError: a fit was made without intervals, so nothing is known of its noise.
+    """
+    told = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in points]
+    seeds = [one for one in told if one is not None]
+    apart = differences(seeds)
+    models = alike([one.model if one else each.noise for each, one in zip(points, told, strict=True)])
+    rewards = []
+    for each, model in zip(points, models, strict=True):
+        drawn = np.tile(each.fitted, (count, 1)) if apart is None else _moved(each, apart, count, rng)
+        drawn[:, each.use] += model.draw(count, int(np.count_nonzero(each.use)), rng) * each.size[each.use]
+        rewards.append(drawn)
+    return rewards, apart is not None if seeds else None
+
+
+def _moved(points: FittedPoints, apart: SeedDifferences, count: int, rng: np.random.Generator) -> np.ndarray:
+    """[R, E] rewards without noise: means of seeds that differ from the fit."""
+    curve, fit = points.curve, points.fit
+    assert fit.search is not None
+    form = FORMS[fit.form]
+    at = np.tile(fit.search.at, (count, len(curve.seeds), 1))
+    at[..., MOVES] += apart.draw(count, len(curve.seeds), rng)
+    with np.errstate(invalid="ignore"):
+        rewards = form.curve(curve.compute, **form.parameters(at[:, :, None], fit.search.reference))
+    mean = np.sum(np.where(np.isfinite(curve.per_seed), rewards, 0.0), axis=1) / curve.count
+    return np.where(np.isfinite(mean), mean, curve.reward)
+
+
+def seeds_again(
+    points: FittedPoints, count: int, keep: PointRule, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """[R, E] rewards when seeds are drawn with replacement, and their weights: how often each point was drawn."""
+    curve = points.curve
+    drawn = rng.integers(len(curve.seeds), size=(count, len(curve.seeds)))
+    picked = curve.per_seed[drawn]
+    share = np.isfinite(picked).sum(axis=1) / curve.count
+    rewards = np.nansum(picked, axis=1) / np.maximum(share * curve.count, 1)
+    rewards = np.where(share > 0, rewards, curve.reward)
+    counting = np.array([_counting(keep, curve, *row) for row in zip(rewards, share > 0, strict=True)])
+    return rewards, points.errors**-2.0 * share * counting
+
+
+def _counting(keep: PointRule, curve: Curve, reward: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """[E] bool: the points of the seeds that were drawn, as far as they count."""
+    found = np.zeros(len(reward), bool)
+    for own in curve.series:
+        rows = own & drawn
+        found[rows] = keep(curve.compute[rows], reward[rows])
+    return found
+
+
+def blocks_again(points: FittedPoints, count: int, rng: np.random.Generator) -> np.ndarray:
+    """[R, E] rewards when runs of neighbouring residuals are drawn again, scaled up for what the fit used up."""
+    evaluations, fitted = len(points.use), points.fitted
+    freedom = max(evaluations - len(points.fit.params), 1)
+    residuals = (points.curve.reward - fitted) * math.sqrt(evaluations / freedom)
+    residuals -= residuals.mean()
+    length = block_length(evaluations)
+    starts = rng.integers(evaluations, size=(count, -(-evaluations // length)))
+    index = (starts[:, :, None] + np.arange(length)) % evaluations  # blocks go round: every point is drawn alike
+    return fitted + residuals[index.reshape(count, -1)[:, :evaluations]]
+
+
+def block_length(points: int) -> int:
+    """Length of a block, about points^(1/3) (Hall, Horowitz and Jing 1995) and at least 2 where there are 8 points."""
+    return max(1, round(points ** (1 / 3)))
 
 
 def _clear(fit: CurveFit) -> bool:
@@ -168,46 +288,38 @@ def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str
     return {name: percentile_interval(values[name], fit.params[name]) for name in form.params}
 
 
-@dataclasses.dataclass(frozen=True)
-class SwitchInterval:
-    """Where the replicates have a switch: 95% interval of its compute, and the share of replicates that have it."""
+def switch_interval(found: Bootstrap, switch: Switch) -> tuple[tuple[float, float], float]:
+    """95% interval of the compute of a switch, and the share of the replicates that have it.
 
-    interval95: tuple[float, float]
-    share: float
-
-
-def switch_interval(found: Bootstrap, switch: Switch) -> SwitchInterval:
-    """The interval of one switch of the frontier; of several like it in a replicate the nearest in log C counts.
-
-    NaN ends when fewer than a tenth of the replicates have it, or where they do not hold it (`percentile_interval`).
+    Of several like it in a replicate the nearest in log C counts. NaN ends when fewer than `LEAST_REPLICATES` have it,
+    or where they do not hold it (`percentile_interval`).
     """
+    pair = found.configurations.index(switch.before), found.configurations.index(switch.after)
     places = []
     for leader, lead in zip(found.leader, found.lead, strict=True):
-        at = np.flatnonzero((leader[:-1] == switch.from_index) & (leader[1:] == switch.to_index))
+        at = np.flatnonzero((leader[:-1] == pair[0]) & (leader[1:] == pair[1]))
         if len(at):
-            computes = [_between(found.compute, lead, int(i), switch) for i in at]
+            computes = [_between(found.compute, lead[pair, i : i + 2], i) for i in at.tolist()]
             places.append(min(computes, key=lambda compute: abs(math.log(compute / switch.compute))))
-    share = len(places) / len(found.leader)
-    if share < 0.1:
-        return SwitchInterval((math.nan, math.nan), share)
+    share = len(places) / found.replicates
+    if share < LEAST_REPLICATES:
+        return (math.nan, math.nan), share
     step = float(found.compute[1] / found.compute[0]) - 1.0  # of the grid: a replicate's switch is known to less
-    return SwitchInterval(percentile_interval(np.array(places), switch.compute, rounding=step), share)
+    return percentile_interval(np.array(places), switch.compute, rounding=step), share
 
 
-def _between(grid: np.ndarray, lead: np.ndarray, i: int, switch: Switch) -> float:
-    """The crossing between grid points i and i + 1, by linear interpolation in log C; half-way at a window's end."""
-    gap = lead[switch.to_index, i : i + 2] - lead[switch.from_index, i : i + 2]
+def _between(grid: np.ndarray, lead: np.ndarray, i: int) -> float:
+    """The crossing of two curves `lead` [2, 2] between grid points i and i + 1, linear in log C; else half-way."""
+    gap = lead[1] - lead[0]
     share = 0.5 if not np.isfinite(gap).all() or gap[1] == gap[0] else -gap[0] / (gap[1] - gap[0])
     return float(grid[i] * (grid[i + 1] / grid[i]) ** share)
 
 
-def group_size_interval(
-    found: Bootstrap, configurations: Sequence[Configuration], compute: float
-) -> tuple[tuple[int, int], np.ndarray]:
+def group_size_interval(found: Bootstrap, compute: float) -> tuple[tuple[int, int], np.ndarray]:
     """95% interval of n* at a compute, and the numbers of the replicates' leaders there [R'], those that have one."""
     leaders = leaders_at(found, compute)
     leaders = leaders[leaders >= 0]
-    sizes = np.array([configurations[i].group_size for i in leaders])
+    sizes = np.array([found.configurations[i].group_size for i in leaders])
     low, high = np.percentile(sizes, PERCENTILES, method="nearest").tolist()
     return (low, high), leaders
 

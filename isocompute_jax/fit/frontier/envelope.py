@@ -24,6 +24,10 @@ CROSSING_TOLERANCE = 1e-9
 range ends there."""
 
 
+_Stretch = tuple[int, float, float]
+"""Number of a configuration, and the compute from which to which its curve is the best."""
+
+
 def epochs(compute: float, *, group_size: int, problem_set_size: int) -> float:
     """Passes over the training problems: C / (n D) = M B_problem / D. NaN when n or D is unknown (0)."""
     return compute / (group_size * problem_set_size) if group_size and problem_set_size else float("nan")
@@ -52,20 +56,21 @@ def frontier(
     usable = [i for i in order if fits[i].status != "failed" and fits[i].window[0] < fits[i].window[1]]
     candidates = _contenders(usable, fits)
     cuts = sorted({end for i in candidates for end in fits[i].window} | _all_crossings([fits[i] for i in candidates]))
-    segments: list[Segment] = []
+    stretches: list[_Stretch] = []
     for start, end in itertools.pairwise(cuts):
         best = _best_at(np.sqrt(start * end), candidates, fits)
         if best is None:
             continue
-        if segments and segments[-1].index == best and segments[-1].end == start:
-            start = segments.pop().start
-        segments.append(Segment(best, float(start), float(end)))
+        if stretches and stretches[-1][0] == best and stretches[-1][2] == start:
+            start = stretches.pop()[1]
+        stretches.append((best, float(start), float(end)))
+    segments = tuple(Segment(configurations[best], start, end) for best, start, end in stretches)
     switches = tuple(
         _switch(before, after, fits, configurations, rollouts)
-        for before, after in itertools.pairwise(segments)
-        if before.index != after.index
+        for before, after in itertools.pairwise(stretches)
+        if before[0] != after[0]
     )
-    return Frontier(tuple(segments), switches)
+    return Frontier(segments, switches)
 
 
 def aligned(fits: Sequence[CurveFit]) -> list[CurveFit]:
@@ -116,6 +121,11 @@ def leader(
     ended = {i for i in at if fits[i].window[1] * (1 + SAME_COMPUTE) < min(compute, reached[i])}
     alive = [i for i in at if i not in ended and fits[i].reaches(compute)] or list(at)
     return max(alive, key=lambda i: (float(fits[i].reward(at[i])), -configurations[i].group_size), default=None)
+
+
+def data_end(fits: Sequence[CurveFit]) -> float:
+    """The largest compute that a curve was fitted to."""
+    return max(fit.window[1] for fit in fits if fit.status != "failed")
 
 
 def _contenders(candidates: Sequence[int], fits: Sequence[CurveFit]) -> list[int]:
@@ -169,26 +179,24 @@ def _crossings(one: CurveFit, other: CurveFit) -> list[float]:
 
 
 def _switch(
-    before: Segment,
-    after: Segment,
+    before: _Stretch,
+    after: _Stretch,
     fits: Sequence[CurveFit],
     configurations: Sequence[Configuration],
     rollouts: Callable[[int, float], float] | None,
 ) -> Switch:
-    left = configurations[before.index]
-    compute = after.start
-    both = [fits[before.index], fits[after.index]]
-    level = max(abs(float(fit.reward(end))) for fit in both for end in fit.window)
-    reward = float(fits[after.index].reward(compute))
-    step = abs(float(fits[before.index].reward(compute)) - reward)
-    spent = rollouts(before.index, compute) if rollouts else compute
-    crossing = before.end == after.start and step < CROSSING_TOLERANCE * level
+    (old, first, end), (new, compute, last) = before, after
+    level = max(abs(float(fits[i].reward(edge))) for i in (old, new) for edge in fits[i].window)
+    reward = float(fits[new].reward(compute))
+    step = abs(float(fits[old].reward(compute)) - reward)
+    spent = rollouts(old, compute) if rollouts else compute
+    left = configurations[old]
     return Switch(
         compute=compute,
-        from_index=before.index,
-        to_index=after.index,
+        before=left,
+        after=configurations[new],
         reward=reward,
         epochs=epochs(spent, group_size=left.group_size, problem_set_size=left.problem_set_size),
-        span=(before.start, after.end),
-        cause="crossing" if crossing else "range",
+        span=(first, last),
+        cause="crossing" if end == compute and step < CROSSING_TOLERANCE * level else "range",
     )

@@ -29,9 +29,10 @@ from isocompute_jax.fit.curves.posterior import (
     posterior,
     steepness,
 )
-from isocompute_jax.fit.frontier.between_seeds import BetweenSeeds
+from isocompute_jax.fit.curves.seed_noise import SeedDifferences, differences, seed_noise
+from isocompute_jax.fit.frontier.bootstrap import FittedPoints
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
-from isocompute_jax.fit.frontier.prospect import Prospect, prospect
+from isocompute_jax.fit.frontier.standings import Prospect, prospect
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -62,34 +63,25 @@ LATTICE = 8
 POOLING = 8.0
 """Degrees of freedom with which the noise of all curves enters that of each."""
 
+FAR_ENOUGH = 0.5
+"""Curves that end before this share of the furthest one's compute do not tell how seeds differ: where a curve has not
+come far enough to show its asymptote, seeds seem to differ in it by more than anything that they truly do."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forecast:
-    """S joint draws of K curves.
+    """S joint draws of K curves."""
 
-    Attributes:
-      reference: C_ref.
-      reward_range: range of rewards.
-      weights: form -> its share of the draws.
-      form: [S] number of each draw's form in `weights`.
-      draws: per form, per curve, the draws; row s of the joint draws is row s of the curves' draws of form `form[s]`.
-      members: [K] whether the configuration has a curve; the others' rewards are NaN.
-      noise: [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve.
-      correlation: of neighbouring points.
-      collapses: where curves fall, where some have; None in a sweep without a fall.
-      start: the base model's share of the range, from which all curves rise; None where nobody has evaluated it.
-    """
-
-    reference: float
+    reference: float  # C_ref
     reward_range: tuple[float, float]
-    weights: dict[FormName, float]
-    form: np.ndarray
-    draws: tuple[tuple[Draws | None, ...], ...]
-    members: np.ndarray
-    noise: np.ndarray
-    correlation: float
-    collapses: Collapses | None = None
-    start: float | None = None
+    weights: dict[FormName, float]  # form -> its share of the draws
+    form: np.ndarray  # [S] number of each draw's form in `weights`
+    draws: tuple[tuple[Draws | None, ...], ...]  # per form, per curve; joint draw s is row s of those of its form
+    members: np.ndarray  # [K] whether the configuration has a curve; the others' rewards are NaN
+    noise: np.ndarray  # [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve
+    correlation: float  # of neighbouring points
+    collapses: Collapses | None = None  # where curves fall, where some have; None in a sweep without a fall
+    start: float | None = None  # the base model's share of the range, from which all rise; None where not evaluated
     _lattice: dict[int, np.ndarray] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def rewards(self, compute: float) -> np.ndarray:
@@ -149,15 +141,8 @@ class Forecast:
 
 
 def forecast(
-    compute: Sequence[np.ndarray],
-    reward: Sequence[np.ndarray],
-    configurations: Sequence[Configuration],
+    measured: Sequence[FittedPoints],
     *,
-    use: Sequence[np.ndarray],
-    noise: Sequence[float],
-    correlation: Sequence[float],
-    runs: Sequence[float] | None = None,
-    peaks: Sequence[float] | None = None,
     apart: BetweenSeeds | None = None,
     untried: Sequence[Configuration] = (),
     forms: Sequence[FormName] = tuple(FORMS),
@@ -168,14 +153,8 @@ def forecast(
     """Joint draws of what K curves are, inside and beyond their data.
 
     Args:
-      compute: per curve [P_k], increasing, or seed by seed where seeds are pooled; 0 is the base model.
-      reward: per curve [P_k].
-      configurations: [K] what they belong to.
-      use: per curve [P_k] bool, the points that count; a curve with fewer than two of them is not a member.
-      noise: [K] standard deviation of a point, in units of reward (`CurveFit.noise`); NaN where unknown.
-      correlation: [K] of neighbouring points (`CurveFit.correlation`); NaN where unknown.
-      runs: [K] how many runs a point is the mean of; None for the same number everywhere.
-      peaks: [K] compute at the peak of a curve that collapses after it, NaN for others; None where none does.
+      measured: [K] evaluations, increasing in compute or seed by seed where seeds are pooled, those that count, and the
+        noise, correlation and peak of their fits. A curve of which fewer than two evaluations count is not a member.
       apart: how seeds differ; None where they do not, or nothing tells.
       untried: [U] configurations without data, of known n: they stand last among the draws, a step of the random walk
         and its drift away from their nearest neighbour.
@@ -185,21 +164,16 @@ def forecast(
       seed: of the random numbers.
     """
     low, high = reward_range
-    points = [(c[u], (r[u] - low) / (high - low)) for c, r, u in zip(compute, reward, use, strict=True)]
+    points = [(each.curve.compute[each.use], (each.curve.reward[each.use] - low) / (high - low)) for each in measured]
     members = np.array([np.count_nonzero(c > 0) >= 2 for c, _ in points])
     start = _start([points[k] for k in np.flatnonzero(members)])
     points = [_from(start, *each) for each in points]
-    given = [*configurations, *untried]
-    order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(configurations[k]))
+    given = [*(each.curve.configuration for each in measured), *untried]
+    order = sorted(np.flatnonzero(members).tolist(), key=lambda k: _place(given[k]))
     trained = np.concatenate([points[k][0][points[k][0] > 0] for k in order])
     reference = float(trained.min())
     box = 0.0, float(np.log(trained.max() / reference))
-    errors, rho = _noise(
-        [len(points[k][0]) for k in order],
-        [noise[k] / (high - low) for k in order],
-        [correlation[k] for k in order],
-        [1.0 if runs is None else runs[k] for k in order],
-    )
+    errors, rho = _noise([len(points[k][0]) for k in order], [measured[k] for k in order], high - low)
     rng = np.random.default_rng(seed)
     table, evidence = [], []
     for name in forms:
@@ -215,13 +189,14 @@ def forecast(
     shares = (rng.permutation(draws) + 0.5) / draws
     form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
     named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
+    peaks = [each.fit.fall.compute if each.fit.fall else np.nan for each in measured]
     ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
     unknown = [np.nan] * len(untried)
-    fallen = None if peaks is None else collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
+    fallen = collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
     known = np.concatenate([members, np.ones(len(untried), bool)])
-    each = np.full(len(known), np.nan)
-    each[order] = errors
-    return Forecast(reference, reward_range, named, form, tuple(table), known, each, rho, fallen, start)
+    noise = np.full(len(known), np.nan)
+    noise[order] = errors
+    return Forecast(reference, reward_range, named, form, tuple(table), known, noise, rho, fallen, start)
 
 
 def _start(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
@@ -244,6 +219,50 @@ def _place(configuration: Configuration) -> tuple[int, int]:
 
 def _batch(configuration: Configuration) -> int:
     return configuration.problems_per_batch or 0
+
+
+class BetweenSeeds(NamedTuple):
+    """What a mean over few seeds leaves open: seeds that differ carry it along, and no residual of its fit shows it.
+
+    Draws of a forecast are of the curve through the means. Where seeds differ by more than their noise (F test, see
+    `curves.seed_noise`), the curve of the next seed, and of all seeds, lies as far from that mean as they let expect:
+    each draw of a configuration is moved by the mean of as many differences as it has seeds.
+    """
+
+    differences: SeedDifferences  # in the coordinates of a fit: A in reward, the first shape parameter's logarithm
+    form: FormName  # of the fits
+    seeds: Sequence[int]  # [K] of each configuration
+
+    def all_moved(
+        self, name: FormName, row: Sequence[Draws | None], reward_span: float, rng: np.random.Generator
+    ) -> tuple[Draws | None, ...]:
+        """The draws of every configuration that has any (see `moved`); those beyond the K, which were not run, stay."""
+        tried = len(self.seeds)
+        return tuple(
+            self.moved(name, one, k, reward_span, rng) if one is not None and k < tried else one
+            for k, one in enumerate(row)
+        )
+
+    def moved(self, name: FormName, draws: Draws, index: int, reward_span: float, rng: np.random.Generator) -> Draws:
+        """The draws [S] of configuration `index` under the form `name`, as they may lie from the mean of its seeds."""
+        own = self.differences.draw(len(draws.high), self.seeds[index], rng).mean(axis=1)
+        high, shape = own.T
+        zero = np.zeros_like(shape)
+        later, steeper = {"expsat": (-shape, zero), "power": (zero, shape)}.get(self.form, (shape, zero))
+        raised = np.clip(draws.high + high / reward_span, draws.low, 1.0)
+        return Draws(draws.low, raised, moved(name, draws.theta, later, steeper))
+
+
+def between_seeds(measured: Sequence[FittedPoints]) -> BetweenSeeds | None:
+    """How the seeds of K curves differ, all fitted in one form; None where not by more than noise, or nothing tells."""
+    known = [each for each in measured if each.fit.status != "failed"]
+    ends = [float(each.curve.compute[each.use].max(initial=0.0)) for each in known]
+    known = [each for each, end in zip(known, ends, strict=True) if end >= FAR_ENOUGH * max(ends)]
+    noise = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in known]
+    apart = differences([each for each in noise if each is not None])
+    if apart is None:
+        return None
+    return BetweenSeeds(apart, known[0].fit.form, [len(each.curve.seeds) for each in measured])
 
 
 class Step(NamedTuple):
@@ -301,17 +320,22 @@ def _onwards(name: FormName, before: Draws, drift: np.ndarray, step: Step, rng: 
     return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))
 
 
-def _noise(
-    counts: Sequence[int], noise: Sequence[float], correlation: Sequence[float], runs: Sequence[float]
-) -> tuple[np.ndarray, float]:
-    """[K] standard deviation of a point of each curve, drawn towards that of all runs, and one correlation."""
+def _noise(counts: Sequence[int], measured: Sequence[FittedPoints], width: float) -> tuple[np.ndarray, float]:
+    """[K] standard deviation of a point of each curve, drawn towards that of all runs, and one correlation.
+
+    Args:
+      counts: [K] points.
+      measured: [K] curves, of which a point is the mean of so many runs.
+      width: of the range of rewards.
+    """
+    runs = np.array([each.curve.count[each.use].mean() for each in measured])
     freedom = np.maximum(np.array(counts, float) - 4, 1)
-    own = np.array(noise, float) * np.sqrt(runs)
+    own = np.array([each.fit.noise / width for each in measured]) * np.sqrt(runs)
     known = np.isfinite(own)
     pooled = float(np.average(own[known] ** 2, weights=freedom[known])) if known.any() else 0.0
     freedom = np.where(known, freedom, 0.0)
     variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom) / runs
-    rho = np.array(correlation, float)
+    rho = np.array([each.fit.correlation for each in measured])
     told = np.isfinite(rho) & known
     shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
     return np.maximum(np.sqrt(variance), LEAST_NOISE), shared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +13,10 @@ from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
 from isocompute_jax.fit.frontier.envelope import REACH, carried
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.prospect import Prospect, prospect, told_apart
-from isocompute_jax.fit.frontier.standings import interval, standings, tie_text
+from isocompute_jax.fit.frontier.standings import Prospect, interval, prospect, standings, tie_text, told_apart
 from isocompute_jax.fit.frontier.ties import NEAR, Budget, nearest
 from isocompute_jax.fit.intervals import percentile_interval
-from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Frontier, Recommendation, Unseen
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Recommendation, Unseen
 from isocompute_jax.options import described, option
 
 BEYOND = 1 + SAME_COMPUTE
@@ -71,149 +70,36 @@ class OwnRate(NamedTuple):
 NO_RATE = OwnRate(None, "The runs do not say their learning rate, so it is left open.")
 
 
-def allocate(
-    budget: float,
-    *,
-    fits: Sequence[CurveFit],
-    configurations: Sequence[Configuration],
-    frontier: Frontier,
-    allocation: AllocationFit,
-    learning_rate: LearningRate | Mapping[str, OwnRate],
-    reward_range: tuple[float, float] = (0.0, 1.0),
-    resampled: Bootstrap | None = None,
-    forecast: Forecast | None = None,
-    measured: Sequence[Budget] = (),
-    rollouts: Callable[[int, float], float] | None = None,
-) -> Recommendation:
-    """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
-
-    Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
-    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. All compete for
-    every budget: one whose data end earlier, or begin later, has the reward that its draws give there, and their width.
-    One that has collapsed, or is expected to, is stopped where it is the best, so that a larger budget is never worth
-    less.
-
-    Without a forecast the highest fitted curve is taken, each carried on to at most twice its data and held there (see
-    `standings` for ties).
-
-    Args:
-      budget: compute, > 0, in the unit of the curves.
-      fits: [K] curves.
-      configurations: [K] what they belong to.
-      frontier: their envelope.
-      allocation: n*(C).
-      learning_rate: the rule, or the rate of each configuration's runs by its name, as far as they say.
-      reward_range: the expected reward is kept in it.
-      resampled: replicates, for intervals.
-      forecast: draws of what the curves are; None to compare and carry on the fitted ones.
-      measured: the evaluated budgets: whom the evaluations have clearly behind ties with nobody.
-      rollouts: (configuration number, compute) -> rollouts, when the unit of compute is another.
-
-    Raises:
-      ValueError: the frontier is empty.
-    """
-    if not frontier.segments:
-        raise ValueError("the frontier is empty: there is nothing to recommend")
-    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
-    spent = {i: rollouts(i, budget) if rollouts else budget for i in known}
-    affordable = [i for i in known if not configurations[i].rollouts_per_step > spent[i]]
-    if not affordable:
-        return _none_fits(budget, [configurations[i] for i in known])
-    contest = Contest(fits, configurations, allocation, resampled, reward_range, forecast, measured)
-    choice = contest.choose(budget, affordable)
-    chosen, fit = configurations[choice.index], fits[choice.index]
-    wanted = contest.choose(budget, known).index if len(affordable) < len(known) else choice.index
-    steps, rate, reason = _steps(chosen, rollouts(choice.index, choice.at) if rollouts else choice.at, learning_rate)
-    reasons = [*choice.reasons, *_too_dear(wanted, affordable, known, configurations), reason]
-    drawn = choice.drawn
-    if drawn is None and resampled is not None and len(known) > 1:
-        reasons += _agreement(resampled, budget, choice.index, fits, configurations)
-    beyond = choice.at / fit.window[1]
-    fallen = _falls(budget, choice, fits, configurations)
-    doubts = [*_doubts(budget, fit, beyond), *fallen]
-    law = float(allocation.optimal_group_size(budget)) if allocation.status == "ok" else math.nan
-    left_out = sorted(set(range(len(fits))) - set(contest.drawn(known) or known))
-    return Recommendation(
-        budget=budget,
-        run=chosen.name,
-        group_size=chosen.group_size,
-        problems_per_batch=chosen.problems_per_batch or None,
-        num_steps=steps,
-        learning_rate=rate,
-        law_group_size=law,
-        reward=float(np.clip(choice.reward, *reward_range)),
-        interval95=tuple(np.clip(choice.interval95, *reward_range).tolist()),
-        beyond=beyond,
-        status="warning" if doubts else "ok",
-        reasons=(*reasons, *doubts),
-        stop=choice.at if choice.at < budget else None,
-        place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
-        doubts=tuple(doubts),
-        others_fallen=tuple(text for text, lower in fallen.items() if lower),
-        tied=tuple(configurations[i].name for i in choice.tied if i != choice.index),
-        expected_regret=math.nan if drawn is None else drawn.regret,
-        best_share=math.nan if drawn is None else drawn.best_share,
-        rival=None if drawn is None or drawn.rival is None else (configurations[drawn.rival].name, drawn.rival_share),
-        forms={} if drawn is None or forecast is None else forecast.weights,
-        unseen=choice.unseen,
-        left_out=tuple(configurations[i].name for i in left_out),
-    )
-
-
-def _steps(
-    chosen: Configuration, rollouts: float, learning_rate: LearningRate | Mapping[str, OwnRate]
-) -> tuple[int | None, float | None, str]:
-    """Whole steps that so many rollouts pay for, their learning rate, and why; None where the data do not say B."""
-    per_step = chosen.rollouts_per_step
-    if not per_step:
-        reason = "Group size or problems per batch is not in the data, so steps and learning rate are left open."
-        return None, None, reason
-    if isinstance(learning_rate, LearningRate):
-        rate, reason = learning_rate(per_step), learning_rate.reason()
-    else:
-        rate, reason = learning_rate.get(chosen.name, NO_RATE)
-    return math.floor(rollouts / per_step * (1 + ROUNDING)), rate, reason
-
-
 class Choice(NamedTuple):
-    """What is chosen for a budget.
+    """What is chosen for a budget."""
 
-    Attributes:
-      index: number of the configuration.
-      at: compute that it is trained to: the budget, or where to stop.
-      reward: expected there.
-      interval95: of that.
-      tied: numbers of all that cannot be told from it, itself included.
-      reasons: why.
-      unseen: those that compete without evaluations near the budget.
-      drawn: what the draws say; None without a forecast.
-    """
-
-    index: int
-    at: float
-    reward: float
-    interval95: tuple[float, float]
-    tied: tuple[int, ...]
-    reasons: list[str]
-    unseen: tuple[Unseen, ...]
-    drawn: Prospect | None = None
+    index: int  # number of the configuration
+    at: float  # compute that it is trained to: the budget, or where to stop
+    reward: float  # expected there
+    interval95: tuple[float, float]  # of that
+    tied: tuple[int, ...]  # numbers of all that cannot be told from it, itself included
+    reasons: list[str]  # why
+    unseen: tuple[Unseen, ...]  # those that compete without evaluations near the budget
+    drawn: Prospect | None = None  # what the draws say; None without a forecast
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Contest:
-    """The curves that compete for a budget, and what is known of n*(C).
+    """K curves that compete for a budget, and what is known of them and of n*(C).
 
     Everybody with a curve competes for every budget, however far its own data go: what it was not run to is open, and
     stopping earlier always is.
     """
 
-    fits: Sequence[CurveFit]
-    configurations: Sequence[Configuration]
-    allocation: AllocationFit
-    resampled: Bootstrap | None
-    reward_range: tuple[float, float]
-    forecast: Forecast | None
-    measured: Sequence[Budget]
+    fits: Sequence[CurveFit]  # [K]
+    configurations: Sequence[Configuration]  # [K] what they belong to
+    allocation: AllocationFit  # n*(C)
+    learning_rate: LearningRate | Mapping[str, OwnRate]  # the rule, or the rate of each configuration's runs by name
+    reward_range: tuple[float, float] = (0.0, 1.0)  # expected rewards are kept in it
+    resampled: Bootstrap | None = None  # replicates, for intervals
+    forecast: Forecast | None = None  # draws of the curves; None to compare and carry on the fitted ones
+    measured: Sequence[Budget] = ()  # at evaluated budgets: whom the evaluations have clearly behind ties with nobody
+    rollouts: Callable[[int, float], float] | None = None  # (number, compute) -> rollouts; None: compute is in these
 
     def choose(self, budget: float, allowed: Sequence[int]) -> Choice:
         """The configuration to take among those `allowed`."""
@@ -223,6 +109,18 @@ class Contest:
     def drawn(self, allowed: Sequence[int]) -> list[int]:
         """Those of which there are draws; none without a forecast."""
         return [] if self.forecast is None else [i for i in allowed if self.forecast.members[i]]
+
+    def spent(self, index: int, compute: float) -> float:
+        """Rollouts of a configuration at a compute."""
+        return self.rollouts(index, compute) if self.rollouts else compute
+
+    def law(self, budget: float) -> float:
+        """n* of the law; NaN where that is not established."""
+        return float(self.allocation.optimal_group_size(budget)) if self.allocation.status == "ok" else math.nan
+
+    def names(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """Of the configurations with these numbers."""
+        return tuple(self.configurations[i].name for i in numbers)
 
     def _by_the_draws(self, budget: float, members: Sequence[int]) -> Choice:
         """The highest expected reward over the draws; before all data, without a common start, where they begin."""
@@ -259,14 +157,12 @@ class Contest:
         windows = np.array([self.fits[i].window for i in members])
 
         def never_better(k: int, other: int) -> bool:
-            covered = windows[other, 0] <= windows[k, 0] * (1 + SAME_COMPUTE) and windows[k, 1] <= windows[other, 1] * (
-                1 + SAME_COMPUTE
-            )
+            covered = windows[other, 0] <= windows[k, 0] * BEYOND and windows[k, 1] <= windows[other, 1] * BEYOND
             ahead = rewards[:, other] - rewards[:, k]
             ahead = ahead[np.isfinite(ahead)]
             return covered and len(ahead) > 1 and bool(np.all(ahead >= 0)) and bool(np.any(ahead > 0))
 
-        inside = [k for k in range(len(members)) if compute <= windows[k, 1] * (1 + SAME_COMPUTE)]
+        inside = [k for k in range(len(members)) if compute <= windows[k, 1] * BEYOND]
         worse = {k for k in inside if any(never_better(k, other) for other in range(len(members)) if other != k)}
         return [i for k, i in enumerate(members) if k not in worse] or list(members)
 
@@ -274,16 +170,16 @@ class Contest:
         """The highest fitted curve, each carried on to `REACH` times its data and held there."""
         first, last = self._data(allowed)
         at = {i: compute for i, compute in carried(self.fits, max(budget, first)).items() if i in allowed}
-        found = standings(
+        index, tied = standings(
             at, fits=self.fits, configurations=self.configurations, resampled=self.resampled,
             reward_range=self.reward_range, behind=self._behind(budget, last),
         )  # fmt: skip
-        index, fit = found.chosen, self.fits[found.chosen]
+        fit = self.fits[index]
         stop = fit.window[1] if fit.fall else math.inf
         where = min(budget, at[index])
-        unseen = self._unseen(budget, index, found.members)
-        tied = found.tied if index in found.tied else (index,)
-        reasons = [self._fitted_reason(budget, index, first, last), *self._tie(tied, found.members)]
+        unseen = self._unseen(budget, index, list(at))
+        tied = tied if index in tied else (index,)
+        reasons = [self._fitted_reason(budget, index, first, last), *self._tie(tied, list(at))]
         ends = interval(fit, index, where, self.resampled)
         return Choice(index, min(budget, stop), float(fit.reward(where)), ends, tied, reasons, unseen)
 
@@ -297,9 +193,12 @@ class Contest:
         if budget < first * (1 - SAME_COMPUTE):
             return f"{name} leads where the data begin, at {first:.3g}; below that nothing was measured."
         reason = f"{name} has the highest fitted curve{self._carried(budget, index)} at this budget."
-        if budget > last * (1 + SAME_COMPUTE) and self.allocation.status == "ok":
-            reason += f" The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}."
-        return reason
+        return " ".join([reason, *self._law_reason(budget, last)])
+
+    def _law_reason(self, budget: float, last: float) -> list[str]:
+        """What the law says of a budget beyond the data."""
+        law = self.law(budget)
+        return [f"The law of n*(C) gives {law:.3g}."] if budget > last * BEYOND and not math.isnan(law) else []
 
     def _data(self, members: Sequence[int]) -> tuple[float, float]:
         """Where the data of these begin and end."""
@@ -337,16 +236,14 @@ class Contest:
 
     def _carried(self, budget: float, index: int) -> str:
         end = self.fits[index].window[1]
-        return "" if budget <= end * (1 + SAME_COMPUTE) else f", carried on from {end:.3g},"
+        return "" if budget <= end * BEYOND else f", carried on from {end:.3g},"
 
     def _forecast_reasons(self, budget: float, found: Prospect, stop: float, first: float, last: float) -> list[str]:
         assert self.forecast is not None
         name, fit = self.configurations[found.index].name, self.fits[found.index]
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
         forms = ", ".join(f"{form} {weight:.0%}" for form, weight in weights if weight >= 0.005)
-        where = (
-            " beyond the data" if budget > last * (1 + SAME_COMPUTE) else f"{self._carried(budget, found.index)} here"
-        )
+        where = " beyond the data" if budget > last * BEYOND else f"{self._carried(budget, found.index)} here"
         if stop < budget:
             why = "at its peak" if fit.fall else "before it is expected to fall as others of this sweep did,"
             where = f", stopped {why} at {stop:.3g}: the rest of the budget is better not spent"
@@ -363,18 +260,141 @@ class Contest:
             reasons.append(f"{share}{others}, and {loss}.")
         elif len(self.fits) > 1:
             reasons.append(f"{share}.")
-        if self.allocation.status == "ok" and budget > last * (1 + SAME_COMPUTE):
-            reasons.append(f"The law of n*(C) gives {float(self.allocation.optimal_group_size(budget)):.3g}.")
-        return reasons
+        return [*reasons, *self._law_reason(budget, last)]
 
     def _behind(self, compute: float, last: float) -> tuple[int, ...]:
         """Whom the evaluations have clearly below the best ones there; nobody beyond all data."""
-        near = nearest(self.measured, compute) if compute <= last * (1 + SAME_COMPUTE) else None
-        return near.behind if near else ()
+        near = nearest(self.measured, compute) if compute <= last * BEYOND else None
+        return tuple(i for i, each in enumerate(self.configurations) if near and each in near.behind)
 
     def _tie(self, tied: Sequence[int], members: Sequence[int]) -> list[str]:
         text = tie_text(tied, members, self.configurations)
         return [f"{text}."] if text else []
+
+    def too_dear(self, wanted: int, affordable: Sequence[int], known: Sequence[int]) -> list[str]:
+        """Names those of which the budget does not pay a step, and says so where the choice would be one of them."""
+        dear = [i for i in known if i not in affordable]
+        if not dear:
+            return []
+        if wanted in affordable:
+            return [f"One step of {', '.join(self.names(dear))} costs more than this budget."]
+        chosen = self.configurations[wanted]
+        return [
+            f"{chosen.name} would be chosen, but one of its steps costs {chosen.rollouts_per_step:,} rollouts, "
+            "more than the budget."
+        ]
+
+    def falls(self, budget: float, choice: Choice) -> dict[str, bool]:
+        """Names the configurations that collapse before the budget, and where one was better at its peak.
+
+        Returns:
+          Sentence -> whether it is of another than the chosen one, which was not better at its peak.
+        """
+        reasons = {}
+        for i, (fit, configuration) in enumerate(zip(self.fits, self.configurations, strict=True)):
+            if fit.fall is None or fit.fall.compute >= budget:
+                continue
+            higher = i != choice.index and fit.fall.reward > choice.reward
+            where = ", where it is higher than what is expected here" if higher else ""
+            text = f"{configuration.name} {fit.fall.text()}: do not train it past its peak{where}."
+            reasons[text] = i != choice.index and not higher
+        return reasons
+
+    def agreement(self, budget: float, index: int) -> list[str]:
+        """In how many replicates this configuration leads at the budget, or where the data end."""
+        if self.resampled is None:
+            return []
+        at = min(max(budget, self.resampled.compute[0]), self.resampled.compute[-1])
+        leaders = carried_leaders(self.resampled, self.fits, at)
+        if leaders is None:
+            return []
+        share = float(np.mean(leaders == index))
+        where = "at this budget" if at == budget else "where the data end" if budget > at else "where the data begin"
+        text = f"It leads {where} in {share:.0%} of {len(leaders)} bootstrap replicates"
+        rivals, counts = np.unique(leaders[leaders != index], return_counts=True)
+        if share >= 0.9 or not len(rivals):
+            return [f"{text}."]
+        rival = self.configurations[int(rivals[counts.argmax()])].name
+        return [f"{text}; the strongest rival is {rival} ({counts.max() / len(leaders):.0%})."]
+
+
+def allocate(budget: float, contest: Contest) -> Recommendation:
+    """Recommends n, B_problem, M and the learning rate for a budget C = B_problem x n x M.
+
+    Only configurations of which the budget pays at least one step are considered, and M is rounded down. The
+    configuration with the highest expected reward in the forecast is taken, inside the data and beyond. All compete for
+    every budget: one whose data end earlier, or begin later, has the reward that its draws give there, and their width.
+    One that has collapsed, or is expected to, is stopped where it is the best, so that a larger budget is never worth
+    less.
+
+    Without a forecast the highest fitted curve is taken, each carried on to at most twice its data and held there (see
+    `standings` for ties).
+
+    Args:
+      budget: compute, > 0, in the unit of the curves.
+      contest: what is known of the curves.
+
+    Raises:
+      ValueError: no curve spans a range of compute.
+    """
+    fits, configurations = contest.fits, contest.configurations
+    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
+    if not any(fits[i].window[0] < fits[i].window[1] for i in known):
+        raise ValueError("the frontier is empty: there is nothing to recommend")
+    affordable = [i for i in known if not configurations[i].rollouts_per_step > contest.spent(i, budget)]
+    if not affordable:
+        return _none_fits(budget, [configurations[i] for i in known])
+    choice = contest.choose(budget, affordable)
+    chosen, fit, drawn = configurations[choice.index], fits[choice.index], choice.drawn
+    wanted = contest.choose(budget, known).index if len(affordable) < len(known) else choice.index
+    steps, rate, reason = _steps(chosen, contest.spent(choice.index, choice.at), contest.learning_rate)
+    reasons = [*choice.reasons, *contest.too_dear(wanted, affordable, known), reason]
+    if drawn is None and len(known) > 1:
+        reasons += contest.agreement(budget, choice.index)
+    beyond = choice.at / fit.window[1]
+    fallen = contest.falls(budget, choice)
+    doubts = [*_doubts(budget, fit, beyond), *fallen]
+    left_out = sorted(set(range(len(fits))) - set(contest.drawn(known) or known))
+    return Recommendation(
+        budget=budget,
+        run=chosen.name,
+        group_size=chosen.group_size,
+        problems_per_batch=chosen.problems_per_batch or None,
+        num_steps=steps,
+        learning_rate=rate,
+        law_group_size=contest.law(budget),
+        reward=float(np.clip(choice.reward, *contest.reward_range)),
+        interval95=tuple(np.clip(choice.interval95, *contest.reward_range).tolist()),
+        beyond=beyond,
+        status="warning" if doubts else "ok",
+        reasons=(*reasons, *doubts),
+        stop=choice.at if choice.at < budget else None,
+        place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
+        doubts=tuple(doubts),
+        others_fallen=tuple(text for text, lower in fallen.items() if lower),
+        tied=contest.names(i for i in choice.tied if i != choice.index),
+        expected_regret=drawn.regret if drawn else math.nan,
+        best_share=drawn.best_share if drawn else math.nan,
+        rival=None if not drawn or drawn.rival is None else (configurations[drawn.rival].name, drawn.rival_share),
+        forms=contest.forecast.weights if drawn and contest.forecast else {},
+        unseen=choice.unseen,
+        left_out=contest.names(left_out),
+    )
+
+
+def _steps(
+    chosen: Configuration, rollouts: float, learning_rate: LearningRate | Mapping[str, OwnRate]
+) -> tuple[int | None, float | None, str]:
+    """Whole steps that so many rollouts pay for, their learning rate, and why; None where the data do not say B."""
+    per_step = chosen.rollouts_per_step
+    if not per_step:
+        reason = "Group size or problems per batch is not in the data, so steps and learning rate are left open."
+        return None, None, reason
+    if isinstance(learning_rate, LearningRate):
+        rate, reason = learning_rate(per_step), learning_rate.reason()
+    else:
+        rate, reason = learning_rate.get(chosen.name, NO_RATE)
+    return math.floor(rollouts / per_step * (1 + ROUNDING)), rate, reason
 
 
 def _none_fits(budget: float, configurations: Sequence[Configuration]) -> Recommendation:
@@ -390,63 +410,6 @@ def _none_fits(budget: float, configurations: Sequence[Configuration]) -> Recomm
         law_group_size=nan, reward=nan, interval95=(nan, nan), beyond=nan, status="warning", reasons=(reason,),
         place="before",
     )  # fmt: skip
-
-
-def _too_dear(
-    wanted: int, affordable: Sequence[int], known: Sequence[int], configurations: Sequence[Configuration]
-) -> list[str]:
-    """Names those of which the budget does not pay a step, and says so where the choice would be one of them."""
-    dear = [configurations[i] for i in known if i not in affordable]
-    if not dear:
-        return []
-    if wanted in affordable:
-        return [f"One step of {', '.join(each.name for each in dear)} costs more than this budget."]
-    chosen = configurations[wanted]
-    return [
-        f"{chosen.name} would be chosen, but one of its steps costs {chosen.rollouts_per_step:,} rollouts, more than "
-        "the budget."
-    ]
-
-
-def _falls(
-    budget: float, choice: Choice, fits: Sequence[CurveFit], configurations: Sequence[Configuration]
-) -> dict[str, bool]:
-    """Names the configurations that collapse before the budget, and where one was better at its peak.
-
-    Returns:
-      Sentence -> whether it is of another than the chosen one, which was not better at its peak.
-    """
-    reasons = {}
-    for i, (fit, configuration) in enumerate(zip(fits, configurations, strict=True)):
-        if fit.fall is None or fit.fall.compute >= budget:
-            continue
-        higher = i != choice.index and fit.fall.reward > choice.reward
-        where = ", where it is higher than what is expected here" if higher else ""
-        text = f"{configuration.name} {fit.fall.text()}: do not train it past its peak{where}."
-        reasons[text] = i != choice.index and not higher
-    return reasons
-
-
-def _agreement(
-    resampled: Bootstrap,
-    budget: float,
-    index: int,
-    fits: Sequence[CurveFit],
-    configurations: Sequence[Configuration],
-) -> list[str]:
-    """In how many replicates this configuration leads at the budget, or where the data end."""
-    at = min(max(budget, resampled.compute[0]), resampled.compute[-1])
-    leaders = carried_leaders(resampled, fits, at)
-    if leaders is None:
-        return []
-    share = float(np.mean(leaders == index))
-    where = "at this budget" if at == budget else "where the data end" if budget > at else "where the data begin"
-    text = f"It leads {where} in {share:.0%} of {len(leaders)} bootstrap replicates"
-    rivals, counts = np.unique(leaders[leaders != index], return_counts=True)
-    if share >= 0.9 or not len(rivals):
-        return [f"{text}."]
-    rival = int(rivals[counts.argmax()])
-    return [f"{text}; the strongest rival is {configurations[rival].name} ({counts.max() / len(leaders):.0%})."]
 
 
 def carried_leaders(resampled: Bootstrap, fits: Sequence[CurveFit], budget: float) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Who leads at one compute, and who cannot be told from the leader: by the replicates and by the delta method."""
+"""Who leads at one compute, and who cannot be told from the leader: by draws, by replicates, by the delta method."""
 
 from __future__ import annotations
 
@@ -18,19 +18,66 @@ from isocompute_jax.fit.results import Configuration, CurveFit
 ALIKE = 1e-6
 """Curves that differ by less than this share of the reward range are equal, noise or not."""
 
+ONE_SIDED = 0.025
+"""Configurations that lie below in all but this share of the draws are told apart."""
 
-class Standings(NamedTuple):
-    """The configurations that compete for one budget.
 
-    Attributes:
-      chosen: number of the highest.
-      tied: numbers of all that cannot be told from the highest at 95%, itself included, in the order of `members`.
-      members: numbers of all.
+class Prospect(NamedTuple):
+    """What draws of the rewards of several configurations at one compute say."""
+
+    index: int  # number of the configuration to take: that with the highest expected reward
+    reward: float  # its expected reward
+    interval95: tuple[float, float]  # of its reward: parameters, noise and form
+    best_share: float  # share of the draws in which it is the best
+    rival: int | None  # who is the best in most of the others; None where nobody else ever is
+    rival_share: float  # share of all draws in which that is so
+    regret: float  # what choosing it is expected to cost: mean of the best reward less its own
+    tied: tuple[int, ...]  # numbers of those that cannot be told from it at 95%, itself included
+
+
+def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[int] | None = None) -> Prospect:
+    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
+
+    One of `choices` is taken, any where that is None; all others compete.
     """
+    places = [k for k, i in enumerate(among) if choices is None or i in choices]
+    place = max(places, key=lambda k: float(rewards[:, k].mean()))
+    tied = _tied(rewards, place)
+    own, best = rewards[:, place], rewards.max(axis=1)
+    first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
+    leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
+    rival = int(leaders.argmax())
+    return Prospect(
+        index=among[place],
+        reward=float(own.mean()),
+        interval95=percentile_interval(own, float(own.mean())),
+        best_share=float(np.mean(~first)),
+        rival=among[rival] if leaders.any() else None,
+        rival_share=float(leaders[rival] / len(rewards)),
+        regret=float(np.mean(best - own)),
+        tied=tuple(among[k] for k in tied),
+    )
 
-    chosen: int
-    tied: tuple[int, ...]
-    members: tuple[int, ...]
+
+def told_apart(better: np.ndarray, worse: np.ndarray) -> np.ndarray:
+    """[...] whether one configuration lies above others in all but `ONE_SIDED` of their draws [S, ...]."""
+    return np.mean(better > worse, axis=0) >= 1 - ONE_SIDED
+
+
+def _tied(rewards: np.ndarray, place: int) -> list[int]:
+    """Who cannot be told from `place` at 95%: by the draws, and for all pairs that tie together (Bonferroni).
+
+    The highest of many equal curves stands out from each of them by luck. Draws that all agree tell two apart, however
+    far the tail of their differences reaches.
+    """
+    behind = rewards[:, place, None] - rewards
+    told, always = told_apart(rewards[:, place, None], rewards), np.all(behind > 0, axis=0)
+    far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
+
+    def ties(k: int, pairs: int) -> bool:
+        return not told[k] or bool(not always[k] and far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
+
+    return those_that_tie(range(rewards.shape[1]), ties)
 
 
 def standings(
@@ -41,8 +88,10 @@ def standings(
     resampled: Bootstrap | None,
     reward_range: tuple[float, float],
     behind: Collection[int] = (),
-) -> Standings:
-    """Compares curves, each `at` its own compute (by number); of equal ones that of the smaller n is the highest.
+) -> tuple[int, tuple[int, ...]]:
+    """The highest of curves, each `at` its own compute (by number), and those that cannot be told from it, with it.
+
+    Of equal ones that of the smaller n is the highest.
 
     A curve ties with the highest when their difference is within its 95% interval, for all pairs that tie together
     (Bonferroni): the highest of many equal curves stands out from each of them by luck. Five equal Hill curves with 30
@@ -65,7 +114,7 @@ def standings(
     tied = those_that_tie(members, ties)
     if highest not in behind:
         tied = [i for i in tied if i not in behind]
-    return Standings(highest, tuple(tied), tuple(members))
+    return highest, tuple(tied)
 
 
 def those_that_tie(members: Sequence[int], ties: Callable[[int, int], bool]) -> list[int]:
@@ -95,11 +144,8 @@ def standard_error(fit: CurveFit, index: int, compute: float, resampled: Bootstr
     """Of the curve at one compute, the larger of the replicates' and the delta method's; NaN where nothing tells."""
     found = [math.nan]
     if resampled is not None and resampled.tells(fit, index):
-        found.append(
-            _replicates_error(
-                fit, replicate_rewards(fit, resampled.at[:, index], np.array([compute])), resampled.method
-            )
-        )
+        rewards = replicate_rewards(fit, resampled.at[:, index], np.array([compute]))
+        found.append(_replicates_error(fit, rewards, resampled.method))
     if fit.search is not None and np.isfinite(fit.search.covariance).all():
         found.append(float(predict(fit, np.array([compute]))[1][0]))
     return float(np.fmax.reduce(found))

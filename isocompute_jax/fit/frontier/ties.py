@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import scipy.special
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, Curve, merge_close, read_off
 from isocompute_jax.fit.curves.uncertainty import CONFIDENCE
+from isocompute_jax.fit.results import Configuration
 
 NEAR = 1.25
 """Evaluations within this factor of a compute say something about it."""
@@ -18,24 +20,60 @@ NEAR = 1.25
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Budget:
-    """How the configurations compare at one compute, from the evaluations themselves (no fit).
-
-    Attributes:
-      compute: rollouts.
-      mean: [K] mean reward over seeds; NaN where a configuration has no data.
-      seed_sd: standard deviation of one seed's reward, pooled over configurations; NaN with one seed each.
-      best: number of the configuration with the highest mean.
-      tied: those within one standard error of the difference of the best, itself included; only `best` without noise.
-      behind: those clearly below the best: beyond the 95% interval of the difference, for all pairs at once
-        (Bonferroni: the best of several is picked because it is high); none without noise.
-    """
+    """How K configurations compare at one compute, from the evaluations themselves (no fit)."""
 
     compute: float
-    mean: np.ndarray
-    seed_sd: float
-    best: int
-    tied: tuple[int, ...]
-    behind: tuple[int, ...]
+    mean: np.ndarray  # [K] mean reward over seeds; NaN where a configuration has no data
+    seed_sd: float  # standard deviation of one seed's reward, pooled over configurations; NaN with one seed each
+    best: Configuration  # the highest mean
+    tied: tuple[Configuration, ...]  # within one standard error of the difference of the best, itself included
+    behind: tuple[Configuration, ...]  # clearly below the best: beyond the 95% interval of the difference, for all
+    # pairs at once (Bonferroni: the best of several is picked because it is high); none without noise
+
+    DUMPED: ClassVar[tuple[str, ...]] = (
+        "compute", "best_run", "best_group_size", "tied_runs", "tied_group_sizes", "compared", "reward", "seed_sd",
+    )  # fmt: skip
+
+    @property
+    def best_run(self) -> str:
+        """Name of the best."""
+        return self.best.name
+
+    @property
+    def best_group_size(self) -> int:
+        """Its n."""
+        return self.best.group_size
+
+    @property
+    def reward(self) -> float:
+        """Its mean."""
+        return float(np.nanmax(self.mean))
+
+    @property
+    def tied_runs(self) -> tuple[str, ...]:
+        """Names of the best and of those tied with it."""
+        return tuple(each.name for each in self.tied)
+
+    @property
+    def rivals(self) -> list[str]:
+        """Names of those tied with the best."""
+        return [run for run in self.tied_runs if run != self.best_run]
+
+    @property
+    def tied_group_sizes(self) -> tuple[int, ...]:
+        """Every n of those that tie."""
+        return tuple(sorted({each.group_size for each in self.tied}))
+
+    @property
+    def compared(self) -> int:
+        """How many configurations have data there."""
+        return int(np.count_nonzero(~np.isnan(self.mean)))
+
+    def wants_larger_n(self, other: Budget) -> bool | None:
+        """Whether it asks for a larger n than another one; None where the same n serves both within noise."""
+        if set(self.tied_group_sizes) & set(other.tied_group_sizes):
+            return None
+        return self.best_group_size >= other.best_group_size
 
 
 def nearest(budgets: Sequence[Budget], compute: float) -> Budget | None:
@@ -61,15 +99,21 @@ def _compare_at(compute: float, curves: Sequence[Curve]) -> Budget:
     best = int(np.nanargmax(mean))
     error = seed_sd * np.sqrt(1.0 / seeds + 1.0 / seeds[best])
     below = mean[best] - mean
-    tied = {best} | {int(k) for k in np.flatnonzero(below <= error)}
     count = int(np.count_nonzero(~np.isnan(mean)))
     pairs = max(count * (count - 1) // 2, 1)
     least = scipy.special.stdtrit(max(freedom, 1), 1 - (1 - CONFIDENCE) / 2 / pairs) * error
-    behind = tuple(int(k) for k in np.flatnonzero(below > least))  # none where the noise, and so the limit, is NaN
-    return Budget(compute, mean, seed_sd, best, tuple(sorted(tied)), behind)
+    tied = (below <= error) | (np.arange(len(curves)) == best)
+    behind = below > least  # none where the noise, and so the limit, is NaN
+
+    def of(chosen: np.ndarray) -> tuple[Configuration, ...]:
+        return tuple(curve.configuration for curve, is_one in zip(curves, chosen, strict=True) if is_one)
+
+    return Budget(compute, mean, seed_sd, curves[best].configuration, of(tied), of(behind))
 
 
-def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarray) -> tuple[float, float]:
+def lead(
+    curves: Sequence[Curve], better: Configuration, worse: Configuration, *, compute: np.ndarray
+) -> tuple[float, float]:
     """How far `better` is ahead of `worse` on average over several budgets: (difference, its standard error).
 
     A seed's evaluations move together, so each seed is averaged over the budgets first and counts as one observation;
@@ -78,21 +122,23 @@ def lead(curves: Sequence[Curve], better: int, worse: int, *, compute: np.ndarra
 
     Args:
       curves: all configurations.
-      better: number of one of them.
-      worse: number of another.
+      better: one of them.
+      worse: another.
       compute: [P] budgets.
 
     Returns:
       NaN for what the data do not give.
     """
-    covered = compute[_reached(curves[better], compute) & _reached(curves[worse], compute)]
+    names = [curve.configuration for curve in curves]
+    one, other = names.index(better), names.index(worse)
+    covered = compute[_reached(curves[one], compute) & _reached(curves[other], compute)]
     compute = covered if len(covered) else compute
     levels = [_level(curve, compute) for curve in curves]
-    one, other = levels[better], levels[worse]
-    if one is None or other is None:
-        return float("nan"), float("nan")
-    error = _pooled_sd(levels)[0] * np.sqrt(1.0 / len(one) + 1.0 / len(other))
-    return float(one.mean() - other.mean()), float(error)
+    ahead, below = levels[one], levels[other]
+    if ahead is None or below is None:
+        return math.nan, math.nan
+    error = _pooled_sd(levels)[0] * np.sqrt(1.0 / len(ahead) + 1.0 / len(below))
+    return float(ahead.mean() - below.mean()), float(error)
 
 
 def _reached(curve: Curve, compute: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
-from isocompute_jax.fit.answer_results import Chart
+from isocompute_jax.fit.frontier.envelope import carried
+from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
@@ -23,6 +24,7 @@ from isocompute_jax.fit.report.figures.style import colours
 from isocompute_jax.fit.report.tables import versions
 from isocompute_jax.fit.report.templating import Html, Section, render
 from isocompute_jax.fit.report.wording import amount, spent, unit
+from isocompute_jax.fit.results import CurveFit
 from isocompute_jax.fit.sweep_results import SweepResult
 
 Figures = Mapping[str, pathlib.Path]
@@ -35,6 +37,9 @@ OPTIONAL = (
 
 DIGITS = 5
 """Significant digits of a number that is only drawn."""
+
+LINE_POINTS = 48
+"""Of a curve's line."""
 
 
 def section_names(result: SweepResult, figures: Figures) -> list[str]:
@@ -116,41 +121,48 @@ def interactive_data(result: SweepResult) -> str:
         "labels": [amount(budget) for budget in budgets],
         "start": start,
         "asked": [budgets.index(answer.budget) for answer in result.asked],
-        "metrics": {name: _metric(result, chart, budgets) for name, chart in result.charts.items()},
+        "metrics": {name: _metric(result, found, budgets) for name, found in result.metrics.items()},
     }
     return json.dumps(plain(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _metric(result: SweepResult, chart: Chart, budgets: list[float]) -> dict[str, Any]:
+def _metric(result: SweepResult, found: MetricAnalysis, budgets: list[float]) -> dict[str, Any]:
     colour_of = colours(result)
-    batches = sorted({curve.problems_per_batch for curve in chart.curves})
-    places = {curve.run: i for i, curve in enumerate(chart.curves)}
-    main = chart.metric == result.metric
+    batches = sorted({each.problems_per_batch for each in found.configurations})
+    places = {each.name: i for i, each in enumerate(found.configurations)}
+    main = found.metric == result.metric
     return {
         "curves": [
             {
-                "name": curve.run,
-                "colour": to_hex(colour_of[curve.run]),
-                "dash": batches.index(curve.problems_per_batch),
+                "name": curve.configuration.name,
+                "colour": to_hex(colour_of[curve.configuration.name]),
+                "dash": batches.index(curve.configuration.problems_per_batch),
                 "x": _short(curve.compute),
                 "y": _short(curve.reward),
-                "used": curve.used.astype(int),
-                "lineX": _short(curve.line_compute),
-                "lineY": _short(curve.line_reward),
-                "peak": curve.peak,
+                "used": used.astype(int),
+                "lineX": _short(line := _line(fit)),
+                "lineY": _short(fit.reward(line)) if len(line) else [],
+                "peak": (fit.fall.compute, fit.fall.reward) if fit.fall else None,
             }
-            for curve in chart.curves
+            for curve, used, fit in zip(found.curves, found.used, found.fits, strict=True)
         ],
-        "segments": [(places[run], start, end) for run, start, end in _leads(result, chart)],
-        "answers": [_own(result, i) if main else _other(result, chart, budget) for i, budget in enumerate(budgets)],
+        "segments": [(places[run], start, end) for run, start, end in _leads(result, found)],
+        "answers": [_own(result, i) if main else _other(result, found, budget) for i, budget in enumerate(budgets)],
     }
 
 
-def _leads(result: SweepResult, chart: Chart) -> list[tuple[str, float, float]]:
+def _line(fit: CurveFit) -> np.ndarray:
+    """Computes at which a fitted curve is drawn; none of one that failed."""
+    if fit.status == "failed" or not fit.window[0] < fit.window[1]:
+        return np.empty(0)
+    return np.geomspace(*fit.window, LINE_POINTS)
+
+
+def _leads(result: SweepResult, found: MetricAnalysis) -> list[tuple[str, float, float]]:
     """Who is best from where to where: the answers, where one n is the best; of other metrics the fitted frontier."""
-    if chart.metric == result.metric and result.ranges:
+    if found.metric == result.metric and result.ranges:
         return result.leads
-    return [(segment.run, segment.start, segment.end) for segment in chart.segments]
+    return [(segment.run, segment.start, segment.end) for segment in found.frontier.segments]
 
 
 def _own(result: SweepResult, index: int) -> dict[str, Any]:
@@ -164,18 +176,18 @@ def _own(result: SweepResult, index: int) -> dict[str, Any]:
     }
 
 
-def _other(result: SweepResult, chart: Chart, budget: float) -> dict[str, Any]:
+def _other(result: SweepResult, found: MetricAnalysis, budget: float) -> dict[str, Any]:
     """Who leads in another metric: its curves are fitted, and not resampled."""
-    question = f"With up to {spent(result, budget)}"
-    if budget not in chart.leaders:
-        text = AnswerText(question, "not known", expectation=f"No curve of {chart.metric} reaches this budget.")
+    question, index = f"With up to {spent(result, budget)}", found.leader(budget)
+    if index is None:
+        text = AnswerText(question, "not known", expectation=f"No curve of {found.metric} reaches this budget.")
         return dataclasses.asdict(text) | {"reward": None, "interval": None}
-    run, reward = chart.leaders[budget]
-    size = next(curve.group_size for curve in chart.curves if curve.run == run)
+    leader = found.configurations[index]
+    reward = float(found.fits[index].reward(carried(found.fits, budget)[index]))
     text = AnswerText(
         question,
-        pick(result, size, run),
-        expectation=f"Its fitted curve reaches {chart.metric} {reward:z.3f} there; no interval was computed.",
+        pick(result, leader.group_size, leader.name),
+        expectation=f"Its fitted curve reaches {found.metric} {reward:z.3f} there; no interval was computed.",
         level="unknown",
         label="Not resampled",
         certainty=f"Steps, intervals and ties are given for {result.metric} alone.",

@@ -18,13 +18,12 @@ from typing import Any
 
 import jinja2
 
-from isocompute_jax.fit.answer_results import LIKELY, tie_ranges
+from isocompute_jax.fit.answering import LIKELY
 from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Picture
 from isocompute_jax.fit.curves.forms import FORMS
-from isocompute_jax.fit.frontier_results import SURE
-from isocompute_jax.fit.record_choices import choice_rows
-from isocompute_jax.fit.report import wording
-from isocompute_jax.fit.sweep_results import LARGE_RESIDUAL, SweepResult
+from isocompute_jax.fit.report import facts, wording
+from isocompute_jax.fit.results import SURE
+from isocompute_jax.fit.sweep_results import SweepResult
 
 LEAST_COST = 5e-4
 """An expected regret below this is not worth a sentence."""
@@ -191,9 +190,9 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
     found.globals.update(
         amount=wording.amount,
         between=wording.between,
-        choice_rows=choice_rows,
         course=wording.course,
         every_seed=wording.every_seed,
+        facts=facts,
         not_fitted=wording.not_fitted,
         reach=wording.reach,
         reward=_reward,
@@ -201,10 +200,8 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
         span=wording.span,
         spent=wording.spent,
         stated=wording.stated,
-        tie_ranges=tie_ranges,
         unit=wording.unit,
         FORMS=FORMS,
-        LARGE_RESIDUAL=LARGE_RESIDUAL,
         LEAST_COST=LEAST_COST,
         MOST_LISTED=wording.MOST_LISTED,
         LIKELY=LIKELY,

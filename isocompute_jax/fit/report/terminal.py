@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isocompute_jax.fit.answer_results import BudgetRange
-from isocompute_jax.fit.frontier_results import AllocationLaw
+from isocompute_jax.fit.answering import BudgetRange
 from isocompute_jax.fit.report.answers import AnswerText, answer_text
 from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import (
@@ -30,7 +29,7 @@ from isocompute_jax.fit.report.wording import (
     without_gap,
     wrapped,
 )
-from isocompute_jax.fit.results import NextRuns
+from isocompute_jax.fit.results import AllocationFit, NextRuns
 from isocompute_jax.fit.sweep_results import SweepResult
 
 MOST_LINES = 9
@@ -124,12 +123,12 @@ def _switches(result: SweepResult) -> list[str]:
         return []
     rows = [
         (
-            s.row.from_run,
-            s.row.to_run,
-            amount(s.row.compute),
+            s.from_run,
+            s.to_run,
+            amount(s.compute),
             between(s.interval95, amount, " .. ") or "-",
             "-" if s.share is None else f"{s.share:.0%}",
-            figures(s.row.epochs),
+            figures(s.epochs),
         )
         for s in found
     ]
@@ -137,14 +136,13 @@ def _switches(result: SweepResult) -> list[str]:
     return ["", *table(head, rows, names=2)]
 
 
-def _law(found: AllocationLaw) -> list[str]:
+def _law(found: AllocationFit) -> list[str]:
     """The law of n*(C) where it is established; the findings say why where it is not."""
     if found.status != "ok":
         return []
-    law = found.law
     values = {
-        "span": ("L", law.span), "slope": ("k", law.slope), "midpoint": ("log10 C0", law.midpoint),
-        "floor": ("b", law.floor), "saturation": ("2^(L + b)", found.saturation),
+        "span": ("L", found.span), "slope": ("k", found.slope), "midpoint": ("log10 C0", found.midpoint),
+        "floor": ("b", found.floor), "saturation": ("2^(L + b)", found.saturation),
     }  # fmt: skip
     rows = [
         (text, figures(value), between(found.interval95.get(name), to=" .. ") or "-")

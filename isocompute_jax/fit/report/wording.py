@@ -17,8 +17,7 @@ from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.records.printing import printable
 
 if TYPE_CHECKING:
-    from isocompute_jax.fit.curve_results import CurveResult
-    from isocompute_jax.fit.sweep_results import SweepResult
+    from isocompute_jax.fit.sweep_results import CurveResult, SweepResult
 
 MOST_LISTED = 3
 """Longer lists are left to the tables."""

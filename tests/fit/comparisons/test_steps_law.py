@@ -8,7 +8,6 @@ import pytest
 import scipy.optimize
 
 from isocompute_jax.fit.comparisons.steps_law import compare_shapes, fit_steps_law, steps_laws
-from isocompute_jax.fit.conclusions import _slice
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.stages import Stages
@@ -117,8 +116,7 @@ def result():
             runs.append(run(n, BATCH // n, COMPUTE, {"avg@4": reward}, seed=seed))
     groups, _ = group_runs(runs)
     main = (stages := Stages(rich().options, groups, "hill")).metric("avg@4")
-    slices = tuple(_slice(main, part) for part in stages.slices(main))
-    return dataclasses.replace(rich(), runs=tuple(runs), slices=slices)
+    return dataclasses.replace(rich(), runs=tuple(runs), slices=tuple(stages.slices(main)))
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
     )
     at = next(budget for budget in compare(pair) if budget.compute == 300)
     np.testing.assert_allclose(at.mean, [0.3, 0.6])
-    assert at.seed_sd == pytest.approx(np.sqrt(0.02)) and at.best == 1
+    assert at.seed_sd == pytest.approx(np.sqrt(0.02)) and at.best_group_size == 4
     three = curves(
         run(n=2, seed=0, compute=(100, 300, 900), reward=(0.2, 0.2, 0.2)),
         run(n=2, seed=1, compute=(90, 280, 600), reward=(0.3, 0.3, 0.3)),
@@ -78,7 +78,8 @@ def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
         run(n=4, seed=1, compute=(100, 300, 900), reward=(0.5, 0.5, 0.5)),
     )
     assert lead(three, 1, 0, compute=np.array([100.0, 300.0, 900.0])) == pytest.approx((0.2, np.sqrt(0.005)))
-    assert lead(pair, 1, 0, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
+    few, many = (curve.configuration for curve in pair)
+    assert lead(pair, many, few, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
 
 
 @pytest.mark.parametrize("short", [(100, 200), (300, 400, 500)])
@@ -124,11 +125,11 @@ def test_ties_follow_the_pooled_standard_error():
 
     (budget,) = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.40)))
     assert budget.seed_sd == pytest.approx(np.sqrt(0.02))
-    assert budget.best == 2 and budget.tied == (1, 2)
+    assert budget.best_group_size == 8 and budget.tied_group_sizes == (4, 8)
     # Student's t for 3 pairs at 95% and 3 degrees of freedom is 4.86: the error allows for a difference of 0.69.
     assert budget.behind == ()
     far = compare(curves(*pair(2, 0.20), *pair(4, 0.27), *pair(8, 0.90)))[0]
-    assert far.behind == (0,) and far.tied == (2,)
+    assert [each.group_size for each in far.behind] == [2] and far.tied_group_sizes == (8,)
 
 
 def test_a_lead_averages_each_seed_over_the_budgets_first():
@@ -139,15 +140,16 @@ def test_a_lead_averages_each_seed_over_the_budgets_first():
         run(n=4, seed=0, compute=(100, 200), reward=(0.4, 0.6)),
         run(n=4, seed=1, compute=(100, 200), reward=(0.6, 0.4)),
     )
-    assert lead(pair, 1, 0, compute=np.array([100.0, 200.0])) == pytest.approx((0.25, np.sqrt(0.0025)))
-    assert np.isnan(lead(pair, 1, 0, compute=np.array([100.0, 300.0]))).all()
-    assert np.isnan(lead(pair, 1, 0, compute=np.array([]))).all()
+    few, many = (curve.configuration for curve in pair)
+    assert lead(pair, many, few, compute=np.array([100.0, 200.0])) == pytest.approx((0.25, np.sqrt(0.0025)))
+    assert np.isnan(lead(pair, many, few, compute=np.array([100.0, 300.0]))).all()
+    assert np.isnan(lead(pair, many, few, compute=np.array([]))).all()
 
 
 def test_one_seed_gives_no_noise_and_no_ties():
     budgets = compare(curves(run(n=2), run(n=4, reward=(0.1, 0.1, 0.3, 0.5), compute=(0, 100, 200, 300))))
     assert [b.compute for b in budgets] == [100, 200, 300, 400]
-    assert [b.best for b in budgets] == [0, 0, 1, 0]
+    assert [b.best_group_size for b in budgets] == [2, 2, 4, 2]
     assert all(np.isnan(b.seed_sd) and b.tied == (b.best,) and b.behind == () for b in budgets)
     assert np.isnan(budgets[-1].mean[1])
 

@@ -14,7 +14,7 @@ from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.posterior import Draws, position, steepness
 from isocompute_jax.fit.curves.seed_noise import SeedDifferences
 from isocompute_jax.fit.curves.seeds import group_runs
-from isocompute_jax.fit.frontier.between_seeds import BetweenSeeds
+from isocompute_jax.fit.frontier.forecast import BetweenSeeds
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
 

@@ -15,6 +15,8 @@ from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.curves.uncertainty import NoiseModel
 from isocompute_jax.fit.frontier.bootstrap import (
     Bootstrap,
+    FittedPoints,
+    block_length,
     bootstrap,
     leaders_at,
     parameter_intervals,
@@ -22,7 +24,6 @@ from isocompute_jax.fit.frontier.bootstrap import (
     switch_interval,
 )
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.frontier.replicates import block_length
 from isocompute_jax.fit.frontier.standings import interval
 from isocompute_jax.fit.results import Configuration
 
@@ -47,13 +48,15 @@ def sweep(noise: float, seeds: int, seed: int = 0):
     return curves, fits, frontier(fits, [c.configuration for c in curves])
 
 
-USE = [np.ones(len(COMPUTE), bool)] * 2
+def points(curves, fits, use=None) -> list[FittedPoints]:
+    """As they were fitted: all of them, or those of `use`, with equal weights."""
+    use = use or [np.ones(len(curve.compute), bool) for curve in curves]
+    return [FittedPoints(*each, np.ones(len(each[2]))) for each in zip(curves, fits, use, strict=True)]
 
 
 def resample(curves, fits, *, method, seed) -> Bootstrap:
-    use = [np.ones(len(curve.compute), bool) for curve in curves]
-    common = {"use": use, "errors": None, "keep": every_point, "options": QUICK, "replicates": 60}
-    found = bootstrap(curves, fits, method=method, seed=seed, **common)
+    common = {"keep": every_point, "options": QUICK, "replicates": 60}
+    found = bootstrap(points(curves, fits), method=method, seed=seed, **common)
     assert found is not None
     return found
 
@@ -65,9 +68,8 @@ def test_without_noise_nothing_moves(method):
     assert found.method == method
     (switch,) = envelope.switches
     assert switch.compute == pytest.approx(CROSSING, rel=1e-6)
-    interval = switch_interval(found, switch)
-    assert interval.share == 1.0
-    assert interval.interval95 == pytest.approx((CROSSING, CROSSING), rel=1e-4)
+    ends, share = switch_interval(found, switch)
+    assert share == 1.0 and ends == pytest.approx((CROSSING, CROSSING), rel=1e-4)
     assert set(leaders_at(found, 5e3)) == {0} and set(leaders_at(found, 5e5)) == {1}
 
 
@@ -85,8 +87,8 @@ def test_the_interval_of_a_switch_covers_the_truth(method):
     for seed in range(20):
         curves, fits, envelope = sweep(0.02, 6, seed)
         found = resample(curves, fits, method=method, seed=seed)
-        switch = next(s for s in envelope.switches if (s.from_index, s.to_index) == (0, 1))
-        low, high = switch_interval(found, switch).interval95
+        switch = next(s for s in envelope.switches if (s.from_run, s.to_run) == ("n = 8", "n = 32"))
+        low, high = switch_interval(found, switch)[0]
         assert low < switch.compute < high
         covered += low <= CROSSING <= high
     assert covered >= 15  # 14 or fewer of 20 has probability 0.0003 at 95% and 0.01 at 88%
@@ -115,8 +117,8 @@ def coverage(seeds: int, rho: float, studies: int = 60) -> tuple[int, int]:
         own = fits[2 * i : 2 * i + 2]
         found = resample(curves, own, method="auto", seed=i)
         envelope = frontier(own, [curve.configuration for curve in curves])
-        switch = next(s for s in envelope.switches if (s.from_index, s.to_index) == (0, 1))
-        low, high = switch_interval(found, switch).interval95
+        switch = next(s for s in envelope.switches if (s.from_run, s.to_run) == ("n = 8", "n = 32"))
+        low, high = switch_interval(found, switch)[0]
         switches += low <= CROSSING <= high
         low, high = interval(own[1], 1, CROSSING, found)
         rewards += low <= truth <= high
@@ -141,14 +143,8 @@ def test_auto_draws_noise():
     for seeds in (1, 3, 5):
         curves, fits, _ = sweep(0.01, seeds)
         assert resample(curves, fits, method="auto", seed=0).method == "noise"
-    common = {
-        "use": [np.ones(len(COMPUTE), bool)] * 2,
-        "errors": None,
-        "keep": every_point,
-        "options": QUICK,
-        "replicates": 60,
-    }
-    assert bootstrap(curves, fits, method="none", seed=0, **common) is None
+    common = {"keep": every_point, "options": QUICK, "replicates": 60}
+    assert bootstrap(points(curves, fits), method="none", seed=0, **common) is None
 
 
 def test_noise_needs_to_be_known():
@@ -172,7 +168,7 @@ def test_seeds_that_differ_widen_the_interval():
         found = resample(curves, fits, method="noise", seed=0)
         assert found.seeds_differ is (apart > 0)
         (switch,) = frontier(fits, [c.configuration for c in curves]).switches
-        widths.append(np.ptp(np.log(switch_interval(found, switch).interval95)))
+        widths.append(np.ptp(np.log(switch_interval(found, switch)[0])))
     assert widths[1] > 3 * widths[0]
 
 
@@ -217,7 +213,7 @@ def test_the_rule_for_points_is_applied_to_every_replicate():
         asked.append(len(reward))
         return reward > -1
 
-    bootstrap(curves, fits, use=USE, errors=None, keep=keep, options=QUICK, method="runs", replicates=30, seed=0)
+    bootstrap(points(curves, fits), keep=keep, options=QUICK, method="runs", replicates=30, seed=0)
     assert asked == [len(COMPUTE)] * 60
 
 
@@ -241,9 +237,8 @@ def test_drawn_residuals_do_not_pick_high_points_again():
     def again(compute: np.ndarray, reward: np.ndarray) -> np.ndarray:
         return record_breaking(reward, records="strict", bin_width=0.0)
 
-    found = bootstrap(
-        curves, fits, use=use, errors=None, keep=again, options=QUICK, method="blocks", replicates=400, seed=0
-    )
+    drawn = points(curves, fits, use)
+    found = bootstrap(drawn, keep=again, options=QUICK, method="blocks", replicates=400, seed=0)
     assert found is not None
     for k, fit in enumerate(fits):
         replicates = replicate_rewards(fit, found.at[:, k], np.array([1e5]))

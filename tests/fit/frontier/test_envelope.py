@@ -26,8 +26,7 @@ def curve(floor: float, asymptote: float, midpoint: float, window: tuple[float, 
 
 
 def found_switches(result) -> list[tuple[int, int, float]]:
-    sizes = [c.group_size for c in CONFIGURATIONS]
-    return [(sizes[s.from_index], sizes[s.to_index], s.compute) for s in result.switches]
+    return [(s.before.group_size, s.after.group_size, s.compute) for s in result.switches]
 
 
 def test_known_case_exactly():
@@ -51,27 +50,27 @@ def test_known_case_through_fits_of_noise_free_points():
 def test_curves_count_only_inside_their_window():
     fits = [curve(0.2, 0.4, 1e5, (1e4, 1e6)), curve(0.2, 0.9, 1e5, (5e4, 2e5)), curve(0.2, 0.5, 1e5, (5e6, 1e7))]
     result = frontier(fits, CONFIGURATIONS[:3])
-    assert [(s.index, s.start, s.end) for s in result.segments] == [
-        (0, 1e4, 5e4),
-        (1, 5e4, 2e5),
-        (0, 2e5, 1e6),
-        (2, 5e6, 1e7),
+    assert [(s.group_size, s.start, s.end) for s in result.segments] == [
+        (8, 1e4, 5e4),
+        (32, 5e4, 2e5),
+        (8, 2e5, 1e6),
+        (128, 5e6, 1e7),
     ]
     assert {s.cause for s in result.switches} == {"range"}
-    assert result.index_at(2e6) is None and result.index_at(1e5) == 1 and result.index_at(1e9) is None
+    assert result.leader_at(2e6) is None and result.leader_at(1e5) == CONFIGURATIONS[1] and not result.leader_at(1e9)
 
 
 def test_equal_curves_take_the_smaller_group_size_and_do_not_switch():
     same = curve(0.2, 0.4, 1e5, (1e4, 1e6))
     result = frontier([same, same], list(reversed(CONFIGURATIONS[:2])))
     assert result.switches == ()
-    assert [s.index for s in result.segments] == [1]
+    assert [s.group_size for s in result.segments] == [8]
 
 
 def test_failed_fits_are_left_out():
     good = curve(0.2, 0.4, 1e5, (1e4, 1e6))
     bad = dataclasses.replace(good, params=dict.fromkeys(good.params, float("nan")), status="failed")
-    assert [s.index for s in frontier([bad, good], CONFIGURATIONS[:2]).segments] == [1]
+    assert [s.group_size for s in frontier([bad, good], CONFIGURATIONS[:2]).segments] == [32]
     assert frontier([bad], CONFIGURATIONS[:1]).segments == ()
 
 

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import expsat, hill
 from isocompute_jax.fit.curves.posterior import Draws
+from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier import forecast as module
+from isocompute_jax.fit.frontier.bootstrap import FittedPoints
 from isocompute_jax.fit.frontier.forecast import STEP, forecast
-from isocompute_jax.fit.frontier.prospect import prospect
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.frontier.standings import prospect
+from isocompute_jax.fit.results import Configuration, CurveFit
 
 COMPUTE = np.concatenate([[0.0], np.geomspace(1e4, 1e6, 20)])
 SIZES = (8, 16, 32, 64)
@@ -24,11 +27,20 @@ def measured(truths, noise=0.004, seed=0):
     return [np.clip(truth + noise * rng.normal(size=len(truth)), 0, 1) for truth in truths]
 
 
-def ask(rewards, configurations=CONFIGURATIONS, **more: Any):
-    count = len(rewards)
-    given: dict[str, Any] = {"noise": [0.004] * count, "correlation": [0.0] * count} | more
-    use = [np.ones(len(COMPUTE), bool)] * count
-    return forecast([COMPUTE] * count, rewards, configurations, use=use, **given)
+def ask(
+    rewards, configurations=CONFIGURATIONS, *, compute=None, use=None, noise=0.004, rho=0.0, peaks=None, **more: Any
+):
+    """The forecast of curves of one seed each, at `COMPUTE` and with all points used if nothing else is said."""
+    compute = compute or [COMPUTE] * len(rewards)
+    use = use or [np.ones(len(c), bool) for c in compute]
+    points = []
+    noise, rho = (np.broadcast_to(each, len(rewards)) for each in (noise, rho))
+    for k, (configuration, reward) in enumerate(zip(configurations, rewards, strict=True)):
+        fall = Fall(peaks[k], 0.5, 1e6, 0.1) if peaks and np.isfinite(peaks[k]) else None
+        fit = CurveFit("hill", {}, (1e4, 1e6), noise=float(noise[k]), correlation=float(rho[k]), fall=fall)
+        curve = Curve(configuration, (0,), compute[k], reward[None])
+        points.append(FittedPoints(curve, fit, use[k], np.ones(len(reward))))
+    return forecast(points, **more)
 
 
 HILLS = [hill(COMPUTE, 0.1, a, m, 1.2) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
@@ -83,8 +95,7 @@ def test_a_curve_that_has_not_risen_borrows_from_its_neighbours():
     rewards, use = measured(HILLS), [np.ones(len(COMPUTE), bool)] * 3 + [COMPUTE < 3e4]
 
     def ends(configurations):
-        found = forecast([COMPUTE] * 4, rewards, configurations, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
-        return found.rewards(1e8)[:, 3]
+        return ask(rewards, configurations, use=use).rewards(1e8)[:, 3]
 
     joined, single = ends(CONFIGURATIONS), ends([*CONFIGURATIONS[:3], Configuration("other", 0, 0, 1024)])
     assert joined.std() < 0.5 * single.std() and abs(np.median(joined) - 0.8) < abs(np.median(single) - 0.8)
@@ -102,7 +113,7 @@ def test_one_that_is_alike_in_nothing_neither_borrows_nor_drags_others_along():
 def test_rewards_scale_with_their_range_and_draws_with_the_seed():
     rewards = measured(HILLS)
     one = ask(rewards).rewards(4e6)
-    hundred = ask([100 * r for r in rewards], noise=[0.4] * 4, reward_range=(0.0, 100.0)).rewards(4e6)
+    hundred = ask([100 * r for r in rewards], noise=0.4, reward_range=(0.0, 100.0)).rewards(4e6)
     np.testing.assert_allclose(hundred, 100 * one, rtol=1e-9)
     np.testing.assert_array_equal(one, ask(rewards).rewards(4e6))
     assert not np.array_equal(one, ask(rewards, seed=1).rewards(4e6))
@@ -111,23 +122,23 @@ def test_rewards_scale_with_their_range_and_draws_with_the_seed():
 def test_curves_with_too_few_points_are_left_out():
     rewards = measured(HILLS)
     use = [np.ones(len(COMPUTE), bool)] * 3 + [np.arange(len(COMPUTE)) < 2]
-    found = forecast([COMPUTE] * 4, rewards, CONFIGURATIONS, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
+    found = ask(rewards, use=use)
     assert found.members.tolist() == [True, True, True, False]
     assert np.isnan(found.rewards(1e6)[:, 3]).all() and np.isfinite(found.rewards(1e6)[:, :3]).all()
 
 
 def test_unknown_noise_is_that_of_the_others():
     rewards = measured(HILLS)
-    found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], correlation=[0.0, 0.0, np.nan, 0.0])
+    found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], rho=[0.0, 0.0, np.nan, 0.0])
     assert found.rewards(1e6)[:, 2].mean() == pytest.approx(HILLS[2][-1], abs=0.01)
-    untold = ask(rewards, correlation=[np.nan] * 4)  # fits without intervals know their noise and not its memory
+    untold = ask(rewards, rho=np.nan)  # fits without intervals know their noise and not its memory
     np.testing.assert_array_equal(untold.rewards(1e6), ask(rewards).rewards(1e6))
 
 
 def test_unknown_correlation_is_none():
     """As of curves that were fitted without intervals."""
     rewards = measured(HILLS)
-    found = ask(rewards, correlation=[np.nan] * 4)
+    found = ask(rewards, rho=np.nan)
     np.testing.assert_array_equal(found.rewards(1e6), ask(rewards).rewards(1e6))
 
 
@@ -175,16 +186,12 @@ def test_who_was_not_evaluated_at_the_start_begins_there_too():
     late = [COMPUTE] * 3 + [COMPUTE[COMPUTE > 1e5]]
     rewards = [*measured(HILLS)[:3], measured(HILLS)[3][COMPUTE > 1e5]]
 
-    def found(compute, reward):
-        use = [np.ones(len(c), bool) for c in compute]
-        return forecast(compute, reward, CONFIGURATIONS, use=use, noise=[0.004] * 4, correlation=[0.0] * 4)
-
-    shared = found(late, rewards)
+    shared = ask(rewards, compute=late)
     assert shared.start == pytest.approx(np.mean([r[0] for r in rewards[:3]]))
     early = shared.rewards(1.0)
     np.testing.assert_allclose(early.mean(axis=0), 0.1, atol=0.01)
     assert np.all(early <= shared.rewards(3e4) + 1e-12)
-    alone = found([c[c > 0] for c in late], [r[c > 0] for c, r in zip(late, rewards, strict=True)])
+    alone = ask([r[c > 0] for c, r in zip(late, rewards, strict=True)], compute=[c[c > 0] for c in late])
     assert alone.start is None and alone.rewards(1.0)[:, 3].std() > 3 * early[:, 3].std()
 
 

@@ -20,10 +20,10 @@ def test_the_benchmark_measures_what_is_answered(forecast):
     result = analyze(table, options)
     assert result.bootstrap is not None and result.bootstrap.method == "noise"
     switches = result.frontier.switches
-    np.testing.assert_allclose(found.switch, [switch.row.compute for switch in switches])
+    np.testing.assert_allclose(found.switch, [switch.compute for switch in switches])
     np.testing.assert_allclose(found.switch_ends, [switch.interval95 or () for switch in switches])
     expected = [(row.group_size, row.reward, *row.interval95) for row in result.recommendations]
     np.testing.assert_allclose(found.fitted if forecast == "form" else found.expected, expected)
     for budget in result.frontier.budgets:  # at an evaluated compute
-        if np.isclose(budget.point.compute, sweep.last):
+        if np.isclose(budget.compute, sweep.last):
             assert tuple(found.group_size_ends[-1]) == budget.interval95

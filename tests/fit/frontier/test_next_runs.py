@@ -11,8 +11,15 @@ import pytest
 from isocompute_jax.fit import analyze
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.frontier.next_runs import FORM_ERROR, LOOKS, Candidate, Evaluations, candidates, propose
-from isocompute_jax.fit.further_runs import optimal_sizes
+from isocompute_jax.fit.further_runs import (
+    FORM_ERROR,
+    LOOKS,
+    Candidate,
+    Evaluations,
+    candidates,
+    optimal_sizes,
+    propose,
+)
 from isocompute_jax.fit.report.page import render_report
 from isocompute_jax.fit.results import NextRuns
 from isocompute_jax.records.errors import InputError

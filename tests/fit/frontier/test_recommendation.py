@@ -9,8 +9,7 @@ import pytest
 
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.frontier.recommendation import LearningRate, allocate
+from isocompute_jax.fit.frontier.recommendation import Contest, LearningRate, allocate
 from isocompute_jax.fit.results import Configuration, CurveFit
 
 WINDOW = (1e3, 1e6)
@@ -25,12 +24,9 @@ LAW = fit_allocation(BUDGETS, 2 ** (6.09 / (1 + np.exp(-4.75 * (np.log10(BUDGETS
 NO_LAW = fit_allocation(BUDGETS, np.full(40, 32.0), window=1)
 
 
-def ask(budget: float, *, law=LAW, configurations=CONFIGURATIONS, **more):
-    envelope = frontier(FITS, configurations)
-    rate = LearningRate()
-    return allocate(
-        budget, fits=FITS, configurations=configurations, frontier=envelope, allocation=law, learning_rate=rate, **more
-    )
+def ask(budget: float, *, fits=FITS, law=LAW, configurations=CONFIGURATIONS, **more):
+    known = {"allocation": law, "learning_rate": LearningRate()} | more
+    return allocate(budget, Contest(fits=fits, configurations=configurations, **known))
 
 
 def test_inside_the_data_the_frontier_decides():
@@ -71,17 +67,14 @@ def test_who_was_run_for_less_stays_a_candidate():
     fits = [dataclasses.replace(FITS[0], window=(1e3, 5e4)), dataclasses.replace(FITS[2], window=(1e4, 1e6))]
     fits[1] = dataclasses.replace(fits[1], params={**fits[1].params, "asymptote": 0.55})
     some = [CONFIGURATIONS[0], CONFIGURATIONS[2]]
-    asked = {"allocation": NO_LAW, "learning_rate": LearningRate(), "frontier": frontier(fits, some)}
-    found = [allocate(budget, fits=fits, configurations=some, **asked) for budget in (4e4, 1e6, 1e7)]
+    asked = {"law": NO_LAW, "configurations": some}
+    found = [ask(budget, fits=fits, **asked) for budget in (4e4, 1e6, 1e7)]
     assert [each.run for each in found] == ["n = 8"] * 3
     assert found[1].reward == found[2].reward == pytest.approx(0.1 + 0.5 / (1 + 2e4 / 1e5)) and not found[1].seen
     assert [(u.run, u.first, u.last, u.open) for u in found[2].unseen] == [("n = 128", 1e4, 1e6, True)]
-    other = allocate(
-        1e6, fits=fits[::-1], configurations=some[::-1], **{**asked, "frontier": frontier(fits[::-1], some)}
-    )
-    assert other.run == "n = 8"
+    assert ask(1e6, fits=fits[::-1], law=NO_LAW, configurations=some[::-1]).run == "n = 8"
     higher = [fits[0], FITS[2]]
-    found = allocate(1e6, fits=higher, configurations=some, **asked)
+    found = ask(1e6, fits=higher, **asked)
     assert found.run == "n = 128" and [u.run for u in found.unseen] == ["n = 8"]
 
 
@@ -106,18 +99,13 @@ def test_other_units_of_compute_are_turned_into_rollouts_for_steps():
 
 def test_an_empty_frontier_is_an_error():
     with pytest.raises(ValueError, match="empty"):
-        allocate(
-            1e4, fits=[], configurations=[], frontier=frontier([], []), allocation=NO_LAW, learning_rate=LearningRate()
-        )
+        ask(1e4, fits=[], configurations=[], law=NO_LAW)
 
 
 def test_the_expected_reward_stays_in_its_range():
     falling = [CurveFit("power", {"scale": 9.0, "asymptote": 0.7, "exponent": 0.4}, WINDOW)]
     unknown = [dataclasses.replace(CONFIGURATIONS[0], problems_per_batch=0)]
-    found = allocate(
-        10.0, fits=falling, configurations=unknown, frontier=frontier(falling, unknown),
-        allocation=NO_LAW, learning_rate=LearningRate(),
-    )  # fmt: skip
+    found = ask(10.0, fits=falling, configurations=unknown, law=NO_LAW)
     assert float(falling[0].reward(10.0)) < -1 and found.reward == 0.0
 
 
@@ -147,10 +135,7 @@ def test_where_no_step_is_paid_the_cheapest_is_named():
 
 
 def test_equal_curves_are_a_tie():
-    found = allocate(
-        1e5, fits=[FITS[0]] * 3, configurations=CONFIGURATIONS, frontier=frontier([FITS[0]] * 3, CONFIGURATIONS),
-        allocation=NO_LAW, learning_rate=LearningRate(),
-    )  # fmt: skip
+    found = ask(1e5, fits=[FITS[0]] * 3, law=NO_LAW)
     assert found.run == "n = 8" and found.tied == ("n = 32", "n = 128")
     assert "any n from 8 to 128: no difference seen." in found.reasons
     assert ask(1.5e5).tied == ()
@@ -166,10 +151,7 @@ def fallen(fit: CurveFit, compute: float) -> CurveFit:
 def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
     """It is stopped there while that is the best that the budget buys: 0.579 at 130,000, which n = 128 passes later."""
     fits = [FITS[0], fallen(FITS[1], 1.3e5), FITS[2]]
-    found = allocate(
-        budget, fits=fits, configurations=CONFIGURATIONS, frontier=frontier(fits, CONFIGURATIONS),
-        allocation=NO_LAW, learning_rate=LearningRate(),
-    )  # fmt: skip
+    found = ask(budget, fits=fits, law=NO_LAW)
     assert (found.run, found.stop) == (("n = 32", 1.3e5) if budget == 1.5e5 else ("n = 128", None))
     assert found.status == "warning" and found.reward > 0.578
     assert len(found.others_fallen) == (budget != 1.5e5) and set(found.others_fallen) <= set(found.doubts)
@@ -178,10 +160,7 @@ def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
 
 def test_where_all_collapse_the_steps_stop_at_the_highest_peak():
     fits = [fallen(fit, 1.3e5) for fit in FITS]
-    found = allocate(
-        1e6, fits=fits, configurations=CONFIGURATIONS, frontier=frontier(fits, CONFIGURATIONS),
-        allocation=NO_LAW, learning_rate=LearningRate(),
-    )  # fmt: skip
+    found = ask(1e6, fits=fits, law=NO_LAW)
     assert found.run == "n = 32" and found.num_steps == 1.3e5 // 1024 and found.status == "warning"
     assert found.reward == pytest.approx(float(FITS[1].reward(1.3e5)))
     assert "better not spent" in found.reasons[0]

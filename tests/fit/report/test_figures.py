@@ -12,7 +12,6 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from isocompute_jax.fit.frontier_results import SegmentResult
 from isocompute_jax.fit.report.figures import (
     DRAWINGS,
     curves,
@@ -30,6 +29,7 @@ from isocompute_jax.fit.report.figures.style import (
     save_figure,
     shades,
 )
+from isocompute_jax.fit.results import Segment
 from isocompute_jax.fit.sweep_results import TrainingSeries
 from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
@@ -100,7 +100,7 @@ def test_of_many_unknown_configurations_the_frontier_is_named():
     base = rich().curves[0]
     many = tuple(put(base, "configuration", name=f"run {i}", group_size=0) for i in range(30))
     summary = put(rich(), "", curves=many)
-    summary = put(summary, "frontier", segments=(SegmentResult(many[7].configuration, 1e4, 1e6),))
+    summary = put(summary, "frontier", segments=(Segment(many[7].configuration, 1e4, 1e6),))
     assert [handle.get_label() for handle in style.handles(summary)] == ["run 7", "never on the frontier"]
     assert style.colours(summary)["run 7"] != style.colours(summary)["run 8"]
 

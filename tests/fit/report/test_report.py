@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.diagnostics import GridFit
-from isocompute_jax.fit.record_choices import ChoiceBudget, RecordChoice
+from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.page import render_report, section_names
 from isocompute_jax.fit.report.templating import Html, Section, picture, sentences, told, typeset, unbroken
@@ -28,6 +28,8 @@ from isocompute_jax.fit.report.wording import (
     shortlist,
     spent,
 )
+from isocompute_jax.fit.results import Configuration, FrontierPoint
+from isocompute_jax.fit.sweep_results import RecordChoice
 from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 
@@ -196,21 +198,21 @@ def test_the_grid_gives_no_estimate_at_its_edge_or_where_a_is_not_identified():
 
 
 def test_many_switches_are_counted():
-    result, row = rich(), rich().frontier.switches[0].row
+    result, row = rich(), rich().frontier.switches[0]
     for rule, count in (("strict", 5), ("bucketed", 4), ("off", 5)):
         result = put(result, f"record_choices.{rule}", switches=(row,) * count)
-    assert not result.choices_compared.alike
+    assert not facts.choices_compared(result)["alike"]
     (sentence,) = told("sections/choices", result)
     assert "5 with strict, 4 with bucketed and 5 with off" in sentence
 
 
 def test_choices_that_agree_say_how_far_apart_their_switches_are():
-    row = dataclasses.replace(rich().frontier.switches[0].row, cause="crossing", compute=1000.0)
+    row = dataclasses.replace(rich().frontier.switches[0], cause="crossing", compute=1000.0)
     result = rich()
     for rule, compute in (("strict", 1000.0), ("bucketed", 1100.0), ("off", 1050.0)):
         result = put(result, f"record_choices.{rule}", switches=(dataclasses.replace(row, compute=compute),))
-    found = result.choices_compared
-    assert found.alike and found.widest == pytest.approx(0.1)
+    found = facts.choices_compared(result)
+    assert found["alike"] and found["widest"] == pytest.approx(0.1)
     assert "differ by up to 10.0%" in told("sections/choices", result)[0]
 
 
@@ -230,18 +232,17 @@ def test_forms_follow_the_data():
 
 def test_holdout_and_residuals_follow_the_data():
     result = put_all(rich(), "curves", "holdout.own", num_points=2, mean_abs_error=0.25, bias=-0.2, coverage=0.5)
-    totals = result.holdout_totals
-    assert totals is not None and (totals.num_points, totals.inside) == (12, 6.0)
-    assert (totals.mean_abs_error, totals.bias) == pytest.approx((0.25, -0.2))
+    totals = facts.holdout_totals(result)
+    assert totals == pytest.approx({"num_points": 12, "inside": 6.0, "mean_abs_error": 0.25, "bias": -0.2})
     (text,) = told("sections/holdout", result)
     assert "0.25" in text and "too low" in text and "6 of the 12" in text
-    assert rich().outliers == []
+    assert facts.large_residuals(rich()) == []
     points = rich().curves[1].points
     reward, used = points.reward.copy(), points.used.copy()
     reward[4] += 10 * rich().curves[1].fit.noise
     used[4] = True
     result = put(rich(), "curves.1.points", reward=reward, used=used)
-    ((curve, compute, t),) = result.outliers
+    ((curve, compute, t),) = facts.large_residuals(result)
     assert curve.run == "n = 8, B = 64" and compute == points.compute[4] and t > 6
     assert "n = 8, B = 64 at" in " ".join(told("sections/residuals", result))
 
@@ -268,7 +269,7 @@ def test_a_difference_in_steepness_needs_intervals_apart():
 
 def test_switches_carry_their_intervals_and_share():
     result = put(rich(), "frontier.switches.0", interval95=(61000.0, 65400.0), share=0.68)
-    result = put(result, "frontier.switches.0.row", compute=63200.0)
+    result = put(result, "frontier.switches.0", compute=63200.0)
     text = told("headline", result)[1]
     assert "at 63,200 rollouts (95% interval 61,000 to 65,400); 68% of the bootstrap replicates have this" in text
     result = put(result, "frontier.switches.0", interval95=None, share=None)
@@ -284,8 +285,8 @@ def test_switches_carry_their_intervals_and_share():
 def with_budgets(batches: list[int], steps: list[float | None]):
     result = rich()
     for i, (batch, count) in enumerate(zip(batches, steps, strict=True)):
-        result = put(result, f"frontier.budgets.{i}.point", num_steps=count)
-        result = put(result, f"frontier.budgets.{i}.point.configuration", problems_per_batch=batch)
+        result = put(result, f"frontier.budgets.{i}", num_steps=count)
+        result = put(result, f"frontier.budgets.{i}.configuration", problems_per_batch=batch)
     return result
 
 
@@ -305,15 +306,15 @@ def test_batches_and_slices_follow_the_data():
 
 def test_steps_grow_or_fall_throughout_or_nothing_is_said():
     steps: list[float | None] = [1200.0 - 100 * i for i in range(12)]
-    found = with_budgets([16] * 12, steps).frontier.steps
-    assert found is not None and (found.first, found.last) == (1200.0, 100.0) and found.growth < 1
+    found = facts.steps(with_budgets([16] * 12, steps).frontier)
+    assert found is not None and (found["first"], found["last"]) == (1200.0, 100.0) and found["growth"] < 1
     for odd in (1250.0, None):
         steps[5] = odd
-        assert with_budgets([16] * 12, steps).frontier.steps is None
+        assert facts.steps(with_budgets([16] * 12, steps).frontier) is None
 
 
 def test_changes_of_the_leader_agree_with_their_verb():
-    ends = put(rich().frontier.switches[0], "row", cause="range")
+    ends = put(rich().frontier.switches[0], "", cause="range")
     for more, words in (((ends,), "One more change of the leader only marks"), ((ends, ends), "2 more changes")):
         result = put(rich(), "frontier", switches=(*rich().frontier.switches, *more))
         assert words in told("sections/switches", result)[-2]
@@ -338,16 +339,19 @@ def test_what_was_not_fitted_is_explained():
         used = np.ones(len(curve.points.used), bool)
         used[0] = False
         result = put(result, f"curves.{i}.points", used=used)
-    assert result.num_not_fitted == 6
+    assert facts.num_not_fitted(result) == 6
     assert "--window" not in told("sections/residuals", result)[-1]
     result = put(result, "options.fit", window=(2e4, 1e6))
     assert "--window" in told("sections/residuals", result)[-1]
 
 
 def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
+    def point(compute: float, run: str) -> FrontierPoint:
+        return FrontierPoint(compute, Configuration(run, 8, 16, 0), None, 0.5)
+
     leaders = {"strict": "aabbb", "bucketed": "aabbb", "off": "aabba"}
     choices = {
-        rule: RecordChoice(5, (), tuple(ChoiceBudget(2048.0 + 448 * i, run, 8) for i, run in enumerate(runs)))
+        rule: RecordChoice(5, (), tuple(point(2048.0 + 448 * i, run) for i, run in enumerate(runs)))
         for rule, runs in leaders.items()
     }
     result = put(rich(), "", record_choices=choices)

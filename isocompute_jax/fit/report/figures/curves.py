@@ -13,8 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from isocompute_jax.fit.curve_results import CurveResult
-from isocompute_jax.fit.frontier_results import AllocationLaw, FrontierBudget
 from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.report.figures.series import MOST_FITS, STROKES, law_series, point_text
 from isocompute_jax.fit.report.figures.style import (
@@ -38,7 +36,8 @@ from isocompute_jax.fit.report.figures.style import (
     size_axis,
 )
 from isocompute_jax.fit.report.wording import amount, shortened
-from isocompute_jax.fit.sweep_results import SweepResult
+from isocompute_jax.fit.results import AllocationFit
+from isocompute_jax.fit.sweep_results import CurveResult, FrontierBudget, SweepResult
 
 MOST_STACKED = 3
 """So many panels of learning curves stand one above another; more stand in two columns."""
@@ -70,7 +69,7 @@ def learning_curves(result: SweepResult) -> Figure:
             hover(line, [f"the answer: {run}, {amount(start)} to {amount(end)}"])
         if len(by_panel) == 1:
             for switch in result.frontier.crossings:
-                panel.axvline(switch.row.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
+                panel.axvline(switch.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
         log_axis(panel)
     label = f"{result.metric} ({result.options.read.eval_set})"
     labels(figure, axes, compute_label(result), label)
@@ -128,7 +127,7 @@ def optimal_group_size(result: SweepResult) -> Figure | None:
         )[0],
         *_sigmoid(axes, result.allocation.law, compute),
     ]  # fmt: skip
-    reward = [row.point.reward for row in rows]
+    reward = [row.reward for row in rows]
     dots = axes.scatter(
         compute, np.log2(size), c=reward, cmap=PALETTE, s=64, zorder=4, edgecolors="white", linewidths=0.8,
         label="n* on the frontier",
@@ -154,7 +153,7 @@ def _whiskers(axes: Axes, rows: Sequence[FrontierBudget]) -> Line2D | None:
     return Line2D([], [], color=TIES, linewidth=4, label="95% of replicates") if wide else None
 
 
-def _sigmoid(axes: Axes, found: AllocationLaw, x: np.ndarray) -> list[Line2D]:
+def _sigmoid(axes: Axes, found: AllocationFit, x: np.ndarray) -> list[Line2D]:
     """The law over the range of `x`; none without one."""
     return [
         axes.plot(each.x, np.log2(each.y), color=INK, linewidth=1.6, label=each.name, **STROKES[each.look])[0]
@@ -165,7 +164,7 @@ def _sigmoid(axes: Axes, found: AllocationLaw, x: np.ndarray) -> list[Line2D]:
 def batches(result: SweepResult) -> Figure | None:
     """B_problem and M of the configuration on the frontier; none where the steps of a row cannot be told."""
     rows = result.frontier.budgets
-    steps = [row.point.num_steps for row in rows if row.point.num_steps is not None]
+    steps = [row.num_steps for row in rows if row.num_steps is not None]
     if not rows or not result.several_batches or len(steps) < len(rows):
         return None
     figure, (upper, lower) = panels(2, height=4.8, share=False)
@@ -200,13 +199,13 @@ def switch_epochs(result: SweepResult) -> Figure | None:
             intervals = True
         axes.plot(each, [row] * len(each), "o", color="none", markeredgecolor=QUIET, markersize=8, zorder=3)
         alone |= bool(each)
-        dot = axes.scatter(switch.row.epochs, row, s=70, color=PALETTE(0.25), linewidths=0, zorder=4)
-        hover(dot, [f"{switch.row.epochs:.3g} epochs, {amount(switch.row.compute)}"])
+        dot = axes.scatter(switch.epochs, row, s=70, color=PALETTE(0.25), linewidths=0, zorder=4)
+        hover(dot, [f"{switch.epochs:.3g} epochs, {amount(switch.compute)}"])
     axes.axvline(1.0, color=QUIET, linewidth=1, linestyle=DOTTED, zorder=1)
     axes.set(xlabel="epochs over the training problems, C / (n D)", ylim=(len(switches) - 0.5, -0.5))
     log_axis(axes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_yticks(range(len(switches)), [f"{s.row.from_run}  →  {s.row.to_run}" for s in switches])
+    axes.set_yticks(range(len(switches)), [f"{s.from_run}  →  {s.to_run}" for s in switches])
     axes.yaxis.set_minor_locator(NullLocator())
     shown: list[Artist] = [Line2D([], [], color=PALETTE(0.25), marker="o", linestyle="", label="mean of the seeds")]
     if intervals:
@@ -220,13 +219,13 @@ def switch_epochs(result: SweepResult) -> Figure | None:
 
 def forms(result: SweepResult) -> Figure | None:
     """AICc of every form against the lowest, and how far each misses the evaluations that were held out."""
-    found = result.scored_forms
+    found = {name: row for name, row in result.forms.items() if np.isfinite(row.aicc)}
     if len(found) < 2:
         return None
     held = [name for name, row in found.items() if row.holdout_mean_abs_error is not None]
     figure, axes = panels(1, 2 if held else 1, height=1.0 + 0.42 * len(found), share=False)
-    names = list(found)
-    _bars(axes[0], names, list(result.aicc_above_lowest.values()), "AICc above the lowest", "{:,.0f}")
+    names, least = list(found), min(row.aicc for row in found.values())
+    _bars(axes[0], names, [row.aicc - least for row in found.values()], "AICc above the lowest", "{:,.0f}")
     if held:
         errors = [found[name].holdout_mean_abs_error for name in names]
         _bars(axes[1], names, errors, "mean error, held out", "{:.3f}")

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Look, Panel, Picture, Tone
-from isocompute_jax.fit.frontier_results import AllocationLaw, FrontierPoint
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     DOTTED,
@@ -36,6 +35,7 @@ from isocompute_jax.fit.report.figures.style import (
     size_axis,
 )
 from isocompute_jax.fit.report.wording import amount, shortened
+from isocompute_jax.fit.results import AllocationFit, FrontierPoint
 from isocompute_jax.fit.sweep_results import SweepResult
 
 STROKES: Mapping[str, Mapping[str, Any]] = {
@@ -219,12 +219,12 @@ def _slices(result: SweepResult, kind: str, symbol: str) -> Figure | None:
     return draw_series(result, drawn, picture) if drawn else None
 
 
-def law_series(found: AllocationLaw, x: np.ndarray, panel: str = "") -> list[DrawnSeries]:
+def law_series(found: AllocationFit, x: np.ndarray, panel: str = "") -> list[DrawnSeries]:
     """The sigmoid over the range of `x`, dashed where the data do not pin it down; none without one."""
-    if not np.isfinite(found.law.slope) or len(x) < 2:
+    if not np.isfinite(found.slope) or len(x) < 2:
         return []
     grid = np.linspace(x[0], x[-1], 200) if found.axis == "steps" else np.geomspace(x[0], x[-1], 200)
-    size = 2.0 ** found.fit.octaves(grid)
+    size = 2.0 ** found.octaves(grid)
     if found.status == "ok":
         return [DrawnSeries("sigmoid", grid, size, panel)]
     return [DrawnSeries("sigmoid, not pinned down", grid, size, panel, look="dashed")]
