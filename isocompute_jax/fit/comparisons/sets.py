@@ -38,7 +38,7 @@ from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, RunCurve, read_curves
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import cell, shortened, unit
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.results import Configuration, OfConfiguration
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError

@@ -132,7 +132,7 @@ def optimal_group_size(result: SweepResult) -> Figure | None:
         compute, np.log2(size), c=reward, cmap=PALETTE, s=64, zorder=4, edgecolors="white", linewidths=0.8,
         label="n* on the frontier",
     )  # fmt: skip
-    hover(dots, [point_text(row.point) for row in rows])
+    hover(dots, [point_text(row) for row in rows])
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
     bar.set_label(f"{result.metric} on the frontier")
     bar.outline.set_visible(False)
