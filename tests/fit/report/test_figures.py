@@ -90,7 +90,7 @@ def test_unknown_group_sizes_are_told_apart_by_name():
 def test_unknown_steps_leave_the_pictures_over_steps_out():
     summary = rich()
     assert {"batches", "slices_by_rollouts"} <= possible(summary)
-    summary = put(summary, f"frontier.budgets.{len(summary.frontier.budgets) - 1}.point", num_steps=None)
+    summary = put(summary, f"frontier.budgets.{len(summary.frontier.budgets) - 1}", num_steps=None)
     for i, part in enumerate(summary.slices):
         summary = put(summary, f"slices.{i}.budgets.{len(part.budgets) - 1}", num_steps=None)
     assert set(DRAWINGS) - possible(summary) == {"batches", "slices_by_rollouts"}
