@@ -28,7 +28,8 @@ def test_long_names_are_cut():
     for i, name in enumerate(names):
         result = put(result, f"curves.{i}.configuration", name=name)
     result = put_all(result, "allocation.recommendations", run=names[0])
-    result = put_all(result, "frontier.switches", "row", from_run=names[0], to_run=names[1])
+    result = put_all(result, "frontier.switches", "before", name=names[0])
+    result = put_all(result, "frontier.switches", "after", name=names[1])
     text = str(result)
     assert max(map(len, text.splitlines())) <= TERMINAL_WIDTH
     assert all(f"{i} a very" in text for i in range(6))
@@ -120,7 +121,7 @@ def test_parameters_switches_law_and_budgets_are_there():
     result = put(result, "curves.0.fit.stderr", asymptote=0.0028)
     result = put(result, "curves.0.fit.interval95", asymptote=(0.389, 0.408))
     result = put(result, "frontier.switches.0", interval95=(61000.0, 65400.0), share=1.0)
-    result = put(result, "frontier.switches.0.row", compute=63200.0, epochs=3.95)
+    result = put(result, "frontier.switches.0", compute=63200.0, epochs=3.95)
     ends = {**result.allocation.law.interval95, "saturation": (140.0, 211.0)}
     result = put(result, "allocation.law", status="ok", saturation=145.0, interval95=ends)
     text = str(result)
