@@ -1,5 +1,4 @@
 // Lines over an axis, drawn anew whenever the data change.
-const MOST_TICKS = 12;
 const MARGIN = { left: 52, right: 14, top: 10, bottom: 34 };
 
 // series: [{ name, colour, x, y, width, dash, faint, step, dots }]; options: xName, yName, log, height, format, bands, marks.
@@ -21,7 +20,7 @@ function lineChart(view, series, options) {
   const Y = (y) => height - MARGIN.bottom - ((y - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
   const box = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
   const svg = picture(width, height, `${options.yName} against ${options.xName}, ${plural(series.length, "curve")}`);
-  const xTicks = options.log ? logTicks(left, right, MOST_TICKS) : ticks(left, right, 7);
+  const xTicks = options.log ? logTicks(left, right, width / 75) : ticks(left, right, 7);
   axes(svg, box, { at: X, ticks: xTicks, text: options.format || amount }, { at: Y, ticks: options.yTicks || ticks(low, high, 5), text: amount });
   mark("text", { x: width - MARGIN.right, y: height - 3, "text-anchor": "end", class: "title" }, svg, options.xName);
   mark("text", { x: 4, y: 9, class: "title" }, svg, "").textContent = options.yName;
