@@ -1,6 +1,7 @@
 """Packed rows and trees are other layouts of the padded step: the same gradients, metrics and log-probabilities."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, 
 from tests.learner.test_trees import alike_groups
 from tests.model.tiny import random_params, tiny_config
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "problems_per_batch": len(REWARDS),
     "group_size": GROUP,
     "max_prompt_tokens": PROMPT,
