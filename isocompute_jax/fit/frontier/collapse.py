@@ -41,15 +41,10 @@ _GRID = (160, 25)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collapses:
-    """S joint draws for K configurations.
+    """S joint draws for K configurations."""
 
-    Attributes:
-      peak: [S, K] ln of the compute at the peak, infinite where there is no collapse.
-      drop: [S, K] share of what was learned that is lost in the end.
-    """
-
-    peak: np.ndarray
-    drop: np.ndarray
+    peak: np.ndarray  # [S, K] ln of the compute at the peak, infinite where there is no collapse
+    drop: np.ndarray  # [S, K] share of what was learned that is lost in the end
 
     def kept(self, compute: float) -> np.ndarray:
         """[S, K] share of what was learned that is left at `compute`."""
