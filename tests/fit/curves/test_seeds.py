@@ -77,8 +77,8 @@ def test_seeds_on_different_grids_are_compared_where_they_were_evaluated():
         run(n=4, seed=0, compute=(100, 300, 900), reward=(0.4, 0.4, 0.4)),
         run(n=4, seed=1, compute=(100, 300, 900), reward=(0.5, 0.5, 0.5)),
     )
-    assert lead(three, 1, 0, compute=np.array([100.0, 300.0, 900.0])) == pytest.approx((0.2, np.sqrt(0.005)))
-    few, many = (curve.configuration for curve in pair)
+    few, many = (curve.configuration for curve in three)
+    assert lead(three, many, few, compute=np.array([100.0, 300.0, 900.0])) == pytest.approx((0.2, np.sqrt(0.005)))
     assert lead(pair, many, few, compute=np.array([300.0])) == pytest.approx((0.3, np.sqrt(0.02 * (1 / 2 + 1))))
 
 
