@@ -128,7 +128,9 @@ def test_ranges_join_equal_answers_and_part_at_switches():
         )
         for c, run, share in rows
     ]
-    switch = Switch(3e3, *(Configuration(name, 8, 16, 0) for name in "ab"), 0.5, math.nan, (1e3, 8e3), "crossing")
+    switch = Switch(
+        3e3, Configuration("a", 8, 16, 0), Configuration("b", 8, 16, 0), 0.5, math.nan, (1e3, 8e3), "crossing"
+    )
     rows = ranges(answers, [switch])
     assert [(row.run, row.start, row.end, row.beyond) for row in rows] == [
         ("a", 1e3, 3e3, False), ("b", 3e3, 8e3, False), ("b", 8e3, 16e3, True)

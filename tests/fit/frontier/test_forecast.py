@@ -28,7 +28,15 @@ def measured(truths, noise=0.004, seed=0):
 
 
 def ask(
-    rewards, configurations=CONFIGURATIONS, *, compute=None, use=None, noise=0.004, rho=0.0, peaks=None, **more: Any
+    rewards,
+    configurations=CONFIGURATIONS,
+    *,
+    compute=None,
+    use=None,
+    noise: Any = 0.004,
+    rho: Any = 0.0,
+    peaks=None,
+    **more: Any,
 ):
     """The forecast of curves of one seed each, at `COMPUTE` and with all points used if nothing else is said."""
     compute = compute or [COMPUTE] * len(rewards)
