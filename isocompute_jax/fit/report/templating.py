@@ -14,9 +14,7 @@ import math
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.fit.answering import LIKELY
 from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Picture
@@ -24,6 +22,9 @@ from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.report import facts, wording
 from isocompute_jax.fit.results import SURE
 from isocompute_jax.fit.sweep_results import SweepResult
+
+if TYPE_CHECKING:
+    import jinja2
 
 LEAST_COST = 5e-4
 """An expected regret below this is not worth a sentence."""
@@ -158,6 +159,8 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
     Templates are looked for in the report's own folder, then in `folders`.
     """
+    import jinja2  # reading and fitting need no templates
+
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader([TEMPLATES, *folders]),
         autoescape=True,
