@@ -22,7 +22,8 @@ from isocompute_jax import learner
 from isocompute_jax.accelerators import known_device
 from isocompute_jax.compiling import compiled_s
 from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, RunConfig, SamplingConfig
-from isocompute_jax.experiment.curriculum.history import History, Sampled
+from isocompute_jax.experiment.curriculum.history import History
+from isocompute_jax.experiment.curriculum.refill import Sampled
 from isocompute_jax.experiment.curriculum.stream import ProblemStream
 from isocompute_jax.learner import PackedBatch, group_rewards
 from isocompute_jax.model import ModelConfig

@@ -22,7 +22,7 @@ from typing import Any
 
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, Sampled
-from isocompute_jax.experiment.curriculum.history import with_signal
+from isocompute_jax.experiment.curriculum.refill import with_signal
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest

@@ -23,7 +23,7 @@ from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.curves.uncertainty import NoiseModel, alike
 from isocompute_jax.fit.frontier.envelope import aligned
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
-from isocompute_jax.fit.results import Configuration, CurveFit, Switch
+from isocompute_jax.fit.results import Configuration, CurveFit
 
 Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
 
@@ -36,9 +36,6 @@ GRID_POINTS = 1024
 CLEAR = 6.0
 """A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
 100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
-
-LEAST_REPLICATES = 0.1
-"""A switch has an interval where at least this share of the replicates has it."""
 
 
 class FittedPoints(NamedTuple):
@@ -157,7 +154,7 @@ def noise_anew(
     """[K] of [R, E] rewards: fitted curves with new AR(1) noise, moved as seeds differ; and whether they do.
 
     Noise and differences are those of all seeds where there are several (see `seed_noise`), else those of the fit;
-    correlations are taken as alike (see `noise_model.alike`).
+    correlations are taken as alike (see `uncertainty.alike`).
 
     Raises:
       ValueError: a fit was made without intervals, so nothing is known of its noise.
@@ -286,33 +283,6 @@ def parameter_intervals(found: Bootstrap, fit: CurveFit, index: int) -> dict[str
     form = FORMS[fit.form]
     values = form.parameters(found.at[:, index], fit.search.reference)
     return {name: percentile_interval(values[name], fit.params[name]) for name in form.params}
-
-
-def switch_interval(found: Bootstrap, switch: Switch) -> tuple[tuple[float, float], float]:
-    """95% interval of the compute of a switch, and the share of the replicates that have it.
-
-    Of several like it in a replicate the nearest in log C counts. NaN ends when fewer than `LEAST_REPLICATES` have it,
-    or where they do not hold it (`percentile_interval`).
-    """
-    pair = found.configurations.index(switch.before), found.configurations.index(switch.after)
-    places = []
-    for leader, lead in zip(found.leader, found.lead, strict=True):
-        at = np.flatnonzero((leader[:-1] == pair[0]) & (leader[1:] == pair[1]))
-        if len(at):
-            computes = [_between(found.compute, lead[pair, i : i + 2], i) for i in at.tolist()]
-            places.append(min(computes, key=lambda compute: abs(math.log(compute / switch.compute))))
-    share = len(places) / found.replicates
-    if share < LEAST_REPLICATES:
-        return (math.nan, math.nan), share
-    step = float(found.compute[1] / found.compute[0]) - 1.0  # of the grid: a replicate's switch is known to less
-    return percentile_interval(np.array(places), switch.compute, rounding=step), share
-
-
-def _between(grid: np.ndarray, lead: np.ndarray, i: int) -> float:
-    """The crossing of two curves `lead` [2, 2] between grid points i and i + 1, linear in log C; else half-way."""
-    gap = lead[1] - lead[0]
-    share = 0.5 if not np.isfinite(gap).all() or gap[1] == gap[0] else -gap[0] / (gap[1] - gap[0])
-    return float(grid[i] * (grid[i + 1] / grid[i]) ** share)
 
 
 def group_size_interval(found: Bootstrap, compute: float) -> tuple[tuple[int, int], np.ndarray]:

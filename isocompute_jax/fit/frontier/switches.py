@@ -8,14 +8,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, switch_interval
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.ties import lead
+from isocompute_jax.fit.intervals import percentile_interval
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.results import SURE, Configuration, Switch
 
 LEAD_ERRORS = 2.0
 """A lead counts as beyond seed noise above so many standard errors."""
+
+LEAST_REPLICATES = 0.1
+"""A switch has an interval where at least this share of the replicates has it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +123,33 @@ def _evidence(
         epoch_interval95=(ends[0] * per_unit, ends[1] * per_unit) if ends and in_epochs else None,
         epochs_by_seed=tuple(c * per_unit for c in by_seed.values() if c is not None and math.isfinite(per_unit)),
     )
+
+
+def switch_interval(found: Bootstrap, switch: Switch) -> tuple[tuple[float, float], float]:
+    """95% interval of the compute of a switch, and the share of the replicates that have it.
+
+    Of several like it in a replicate the nearest in log C counts. NaN ends when fewer than `LEAST_REPLICATES` have it,
+    or where they do not hold it (`percentile_interval`).
+    """
+    pair = found.configurations.index(switch.before), found.configurations.index(switch.after)
+    places = []
+    for leader, rewards in zip(found.leader, found.lead, strict=True):
+        at = np.flatnonzero((leader[:-1] == pair[0]) & (leader[1:] == pair[1]))
+        if len(at):
+            computes = [_between(found.compute, rewards[pair, i : i + 2], i) for i in at.tolist()]
+            places.append(min(computes, key=lambda compute: abs(math.log(compute / switch.compute))))
+    share = len(places) / found.replicates
+    if share < LEAST_REPLICATES:
+        return (math.nan, math.nan), share
+    step = float(found.compute[1] / found.compute[0]) - 1.0  # of the grid: a replicate's switch is known to less
+    return percentile_interval(np.array(places), switch.compute, rounding=step), share
+
+
+def _between(grid: np.ndarray, lead: np.ndarray, i: int) -> float:
+    """The crossing of two curves `lead` [2, 2] between grid points i and i + 1, linear in log C; else half-way."""
+    gap = lead[1] - lead[0]
+    share = 0.5 if not np.isfinite(gap).all() or gap[1] == gap[0] else -gap[0] / (gap[1] - gap[0])
+    return float(grid[i] * (grid[i + 1] / grid[i]) ** share)
 
 
 def _established(share: float | None, by_seed: Mapping[str, float | None]) -> bool | None:

@@ -21,10 +21,10 @@ from isocompute_jax.fit.frontier.bootstrap import (
     leaders_at,
     parameter_intervals,
     replicate_rewards,
-    switch_interval,
 )
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.frontier.standings import interval
+from isocompute_jax.fit.frontier.switches import switch_interval
 from isocompute_jax.fit.results import Configuration
 
 COMPUTE = np.geomspace(1e3, 1e6, 16)
