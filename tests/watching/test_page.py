@@ -140,7 +140,7 @@ def test_alarms_and_the_split_of_a_step(page):
 def test_the_fit_so_far_is_shown(page):
     """It began when the page first asked, beside the tests above."""
     window, server, _ = page
-    until(window, "document.querySelectorAll('#frontier-view svg path').length > 0", seconds=120)
+    until(window, "document.querySelectorAll('#frontier-view svg path').length > 0", seconds=400)
     found = json.loads(server.answer("/api/frontier")[2])["result"]
     assert [(one["from_group_size"], one["to_group_size"]) for one in found["switches"]] == [(4, 16)]
     assert {row["group_size"] for row in found["budgets"]} == {4, 16}
