@@ -24,8 +24,9 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.experiment.config import CurriculumConfig
-from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
 from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
@@ -113,7 +114,7 @@ def step_seconds(reward: str, *, staleness: int) -> tuple[float, float]:
             problems_per_batch=_PROBLEMS.value,
             group_size=_GROUP_SIZE.value,
             max_compute=10**12,
-            refill=None,
+            refill_up_to=None,
             window=staleness + 1,
             at_once=1,
         )

@@ -78,7 +78,7 @@ class Walks:
         from isocompute_jax import learner
         from isocompute_jax import model as models
         from isocompute_jax.experiment import build, layouts
-        from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
+        from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
         from isocompute_jax.sampling import InProcessSampler
         from isocompute_jax.sampling.in_process import UnitShape, sample_unit
 

@@ -14,11 +14,11 @@ from jax.sharding import Mesh
 from isocompute_jax import learner, model
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
-from isocompute_jax.experiment.curriculum import History, Refill
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, make_requests
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
@@ -197,7 +197,7 @@ def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: 
         max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
-        refill=Refill(wanted=config.problems_per_batch, most=most) if curriculum.dynamic_sampling else None,
+        refill_up_to=most if curriculum.dynamic_sampling else None,
         team=team,
     )
 

@@ -19,7 +19,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.devices import cores_for
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
-from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.samplers import device_of, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import CONFIG, InputError, fields_called

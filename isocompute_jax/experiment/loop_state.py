@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isocompute_jax.experiment.curriculum import History, Sampled
 from isocompute_jax.experiment.metrics import AlarmState
+from isocompute_jax.experiment.pipeline import Sampled
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.learner import Batch, Credit, TrainState
 from isocompute_jax.records.rollout import RolloutGroup
 

@@ -22,9 +22,9 @@ from isocompute_jax import learner
 from isocompute_jax.accelerators import known_device
 from isocompute_jax.compiling import compiled_s
 from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, RunConfig, SamplingConfig
-from isocompute_jax.experiment.curriculum.history import History
-from isocompute_jax.experiment.curriculum.refill import Sampled
-from isocompute_jax.experiment.curriculum.stream import ProblemStream
+from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import ProblemStream
 from isocompute_jax.learner import PackedBatch, group_rewards
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import Work, step_flops
@@ -167,7 +167,7 @@ def curriculum_metrics(
     columns: dict[str, Any] = {}
     if config.dynamic_sampling:
         columns["sampled_groups"] = len(sampled.groups)
-        columns["kept_groups"] = len(sampled.kept)
+        columns["kept_groups"] = len(groups_with_signal(sampled.groups))
         columns["refill_rounds"] = sampled.rounds
     if config.retire_rate:
         columns["retired_problems"] = int(np.count_nonzero(stream.retired(history)))

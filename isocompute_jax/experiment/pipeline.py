@@ -7,9 +7,12 @@ is more than window - 1 updates old when it is used. With as many batches out as
 choice of what to use next: update u waits for all of batch u, however long its slowest rollout takes, and nothing is
 dropped or preferred for being short.
 
-With dynamic sampling a batch is drawn in rounds, each of as many problems as it lacks once the groups of the one
-before are graded. What is asked for never costs more than `max_compute`: a batch is begun only if a whole one can be
-paid, and completed as far as what is left pays for it.
+With dynamic sampling (DAPO, arXiv 2503.14476, equation 11) a batch is drawn in rounds, each of as many problems as it
+lacks once the groups of the one before are graded. So no group with a signal is paid for in vain, and which problems
+are drawn does not depend on the order in which groups arrive.
+
+What is asked for never costs more than `max_compute`: a batch is begun only if a whole one can be paid, and completed
+as far as what is left pays for it.
 
 Of several processes, process 0 draws, and tells the others what it drew.
 """
@@ -21,23 +24,41 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment.curriculum import History, ProblemStream, Refill, Sampled
-from isocompute_jax.experiment.curriculum.refill import with_signal
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import ProblemStream
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
+from isocompute_jax.learner import group_rewards, zero_variance
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 
 MakeRequests = Callable[[Sequence[Problem], int], list[SampleRequest]]
-Key = tuple[int, str]
-"""Batch and problem id: the name of a group. A batch has no problem twice."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampled:
+    """What one step sampled."""
+
+    groups: list[RolloutGroup]  # all of it, graded, in the order in which problems were drawn: what C counts
+    rounds: int = 0  # how often dynamic sampling drew further problems
+
+
+def groups_with_signal(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    """The groups whose rewards differ, as graded, all of them known: what dynamic sampling trains on.
+
+    What is subtracted for length does not give a group a signal.
+    """
+    if not groups:
+        return []
+    flat = zero_variance(group_rewards(groups))
+    return [group for group, is_flat in zip(groups, flat, strict=True) if not (is_flat or group.dropped)]
 
 
 @dataclasses.dataclass(eq=False)
 class _Out:
-    """A batch that is out: its problems in the order of drawing, and the groups that have arrived."""
+    """A batch that is out."""
 
-    problems: list[str]
+    problems: list[str] = dataclasses.field(default_factory=list)  # ids, in the order of drawing; none twice
     arrived: dict[str, RolloutGroup] = dataclasses.field(default_factory=dict)
     rounds: int = 0
 
@@ -62,7 +83,8 @@ class Pipeline:
       max_compute: rollouts that may be asked for in all.
       window: batches that may be out at once, the next update's included.
       at_once: batches that are handed out together: 1, or those of a sampling phase.
-      refill: when a batch has enough groups; None for all that its first draw has.
+      refill_up_to: problems that dynamic sampling draws for a batch, at most, until `problems_per_batch` of its groups
+        have a signal; None for the first draw alone.
       team: the processes of the run; None for this one alone.
     """
 
@@ -77,7 +99,7 @@ class Pipeline:
         max_compute: int,
         window: int,
         at_once: int,
-        refill: Refill | None,
+        refill_up_to: int | None,
         team: Team | None = None,
     ):
         self._stream = stream
@@ -88,7 +110,7 @@ class Pipeline:
         self._max_compute = max_compute
         self._window = window
         self._at_once = at_once
-        self._refill = refill
+        self._refill_up_to = refill_up_to
         self._team = team or alone()
         self._next = 0  # the first batch that is not submitted
         self._asked = 0  # rollouts, of all batches so far
@@ -127,15 +149,12 @@ class Pipeline:
           RunError: as `receive` does; in every process.
         """
 
-        def make() -> tuple[list[Sampled], dict[str, Any]]:
+        def draw() -> tuple[list[Sampled], dict[str, Any]]:
             self.submit(step, history)
             batches = self.receive(step)
             return batches, self.position(step + len(batches))
 
-        if self._team.count == 1:
-            return make()
-        batches, position = self._team.broadcast(lambda: _packed(*make()))
-        return [Sampled(groups, [groups[i] for i in kept], rounds) for groups, kept, rounds in batches], position
+        return self._team.broadcast(draw)
 
     def grading_s(self) -> float:
         """As in `GradedStream`; 0 in other processes than the first."""
@@ -154,7 +173,7 @@ class Pipeline:
         """Fills the window of update `step`, knowing `history`; returns at once."""
         self._history = history
         while self._next < step + self._window and self._affordable(history):
-            self._out[self._next] = _Out([])
+            self._out[self._next] = _Out()
             self._next += 1
             self._draw(self._next - 1, self._problems_per_batch)
 
@@ -187,8 +206,7 @@ class Pipeline:
         for number in numbers:
             batch = self._out.pop(number)
             check_versions(batch.groups, oldest=number - self._window + 1, newest=step)
-            kept = with_signal(batch.groups) if self._refill else batch.groups
-            batches.append(Sampled(batch.groups, kept, batch.rounds))
+            batches.append(Sampled(batch.groups, batch.rounds))
         return batches
 
     def _take(self) -> None:
@@ -205,7 +223,7 @@ class Pipeline:
         Where batches do not overlap, rounds are those of all of them: what is submitted together, and so what is
         computed together, then does not depend on which group arrives first.
         """
-        if self._refill is None:
+        if self._refill_up_to is None:
             return
         if self._window == self._at_once and any(batch.waits for batch in self._out.values()):
             return
@@ -213,17 +231,12 @@ class Pipeline:
             batch = self._out[number]
             if batch.waits:
                 continue
-            missing = min(self._refill.missing(batch.groups), (self._max_compute - self._asked) // self._group_size)
+            missing = min(
+                self._problems_per_batch - len(groups_with_signal(batch.groups)),
+                self._refill_up_to - len(batch.problems),
+                (self._max_compute - self._asked) // self._group_size,
+            )
             before = len(batch.problems)
-            if missing:
+            if missing > 0:
                 self._draw(number, missing)
             batch.rounds += len(batch.problems) > before
-
-
-def _packed(batches: list[Sampled], position: dict[str, Any]) -> tuple[list, dict[str, Any]]:
-    """Batches as they travel: no group twice."""
-    packed = []
-    for batch in batches:
-        places = {id(group): place for place, group in enumerate(batch.groups)}
-        packed.append((batch.groups, [places[id(group)] for group in batch.kept], batch.rounds))
-    return packed, position

@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float
 from isocompute_jax import learner, sharding
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.curriculum import Sampled
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
+from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.learner.batches import moved, rollout_sums
 from isocompute_jax.learner.credit import completion_lengths, truncated
@@ -51,7 +51,10 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     Groups are scored once, however many epochs there are.
     """
     config = parts.config
-    kept = [group for group in sampled.kept if not group.dropped]
+    if config.curriculum.dynamic_sampling:
+        kept = groups_with_signal(sampled.groups)
+    else:
+        kept = [group for group in sampled.groups if not group.dropped]
     groups = kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)

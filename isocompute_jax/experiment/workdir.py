@@ -28,6 +28,7 @@ from isocompute_jax import model
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.metrics import cutting_field, next_watch
+from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
@@ -211,7 +212,7 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
         yield
 
 
-RECORDS = (Problem, Completion, RolloutGroup)
+RECORDS = (Problem, Completion, RolloutGroup, Sampled)
 """What travels between the processes of a run."""
 
 

@@ -15,7 +15,7 @@ from isocompute_jax import app, learner, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
-from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.rollouts import by_id, make_requests
 from isocompute_jax.experiment.samplers import in_flight
 from isocompute_jax.learner import LossConfig

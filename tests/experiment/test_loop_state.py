@@ -9,8 +9,8 @@ import pytest
 
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import override
-from isocompute_jax.experiment.curriculum import History
 from isocompute_jax.experiment.loop_state import Ledger, LoopState, from_checkpoint
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.records import run_files
 from tests.experiment import builders
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.experiment.config import CurriculumConfig
-from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
 from isocompute_jax.experiment.metrics import staleness_metrics
 from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.experiment.workdir import RECORDS
 from isocompute_jax.records.errors import RunError
@@ -51,7 +52,7 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
         max_compute=num_steps * problems_per_batch * 2,
         window=window,
         at_once=at_once,
-        refill=None,
+        refill_up_to=None,
         team=team,
     )
 
@@ -117,14 +118,14 @@ def test_every_process_gets_what_the_first_drew():
     company = Company(3, records=RECORDS)
 
     def run(team):
-        """The batches of a run, as problems and kept groups, and the positions behind them."""
+        """The batches of a run, as problems, and the positions behind them."""
         sampler = ScriptedSampler(lambda out: out - 1) if team.leads else None
         pipeline, found = make_pipeline(sampler, num_steps=3, window=1, team=team), []
         while pipeline.has(len(found), NOTHING):
             if sampler:
                 sampler.update_weights(None, version=len(found))
             [sampled], position = pipeline.next(len(found), NOTHING)
-            found.append((names(sampled.groups), names(sampled.kept), sampled.rounds, position))
+            found.append((names(sampled.groups), sampled.rounds, position))
         return found, pipeline.exhausted(NOTHING), pipeline.grading_s() > 0
 
     first, *others = cast("list[tuple[list, bool, bool]]", company.all(run))

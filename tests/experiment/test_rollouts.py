@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from isocompute_jax.experiment.curriculum import Sampled
 from isocompute_jax.experiment.loop_state import ReadyBatch
+from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading
 from isocompute_jax.experiment.updates import shared_of
 from isocompute_jax.experiment.workdir import RECORDS
@@ -244,7 +244,7 @@ def test_a_reward_that_fails_in_another_process_fails_with_its_name(three):
 
 def ready() -> ReadyBatch:
     groups = make_groups()
-    return ReadyBatch(Sampled(groups, groups), [pack(groups)], {}, groups, 0.0)
+    return ReadyBatch(Sampled(groups), [pack(groups)], {}, groups, 0.0)
 
 
 def other_advantages(batch: ReadyBatch) -> None:

@@ -21,7 +21,7 @@ from isocompute_jax import learner
 from isocompute_jax.distributed import alone
 from isocompute_jax.experiment import loop, updates
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, override
-from isocompute_jax.experiment.curriculum import Sampled
+from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -152,7 +152,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
 
 def all_of(groups):
     """What a step without dynamic sampling gets."""
-    return Sampled(groups, groups)
+    return Sampled(groups)
 
 
 def fresh() -> Any:

@@ -251,7 +251,7 @@ class CurriculumConfig(Group):
     weighting: Literal["fixed", "adaptive"] = option(
         "fixed",
         "Shares of the sets in a mixture: fixed, `weights`; adaptive, in proportion to the mean of p (1 - p) over the "
-        "problems of each that were drawn last, p being their rate of success (see curriculum/mixtures.py).",
+        "problems of each that were drawn last, p being their rate of success (see experiment/problem_stream.py).",
     )
     weights: dict[str, float] = option(
         default_factory=dict, help="Name -> weight of each of `train_sets`; empty: their numbers of problems."

@@ -6,7 +6,7 @@ import grain
 import numpy as np
 
 from isocompute_jax.experiment.config import CurriculumConfig
-from isocompute_jax.experiment.curriculum import ProblemStream, TrainSets
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 
 

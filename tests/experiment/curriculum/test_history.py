@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.experiment.curriculum import History
-from isocompute_jax.experiment.curriculum.history import COLUMNS
+from isocompute_jax.experiment.problem_history import COLUMNS, History
 from isocompute_jax.records.errors import InputError
 from tests.experiment.curriculum.builders import make_group, make_problems
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isocompute_jax.experiment.curriculum import History, Refill
-from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.pipeline import Pipeline, groups_with_signal
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
@@ -54,7 +54,7 @@ class Run:
             max_compute=self.budget,
             window=self.window,
             at_once=self.at_once,
-            refill=Refill(wanted=3, most=self.most),
+            refill_up_to=self.most,
         )
 
 
@@ -126,7 +126,7 @@ def walk(run: Run, sampler, steps: int):
         pipeline.submit(step, NOTHING)
         for sampled in pipeline.receive(step):
             assert {group.step for group in sampled.groups} == {step}
-            found.append((names(sampled.groups), names(sampled.kept), sampled.rounds))
+            found.append((names(sampled.groups), names(groups_with_signal(sampled.groups)), sampled.rounds))
             step += 1
     return found
 
@@ -183,8 +183,9 @@ def test_a_window_keeps_its_bound_and_its_books(data, k, flat, budget):
         pipeline.submit(step, NOTHING)
         [sampled] = pipeline.receive(step)  # which checks ages
         assert len(names(sampled.groups)) == len(set(names(sampled.groups))) <= run.most
-        assert names(sampled.kept) == [name for name in names(sampled.groups) if run.has_signal(step, name)]
-        assert len(sampled.kept) == 3 or len(sampled.groups) == 9 or 2 * (len(asked) + 1) > budget
+        kept = names(groups_with_signal(sampled.groups))
+        assert kept == [name for name in names(sampled.groups) if run.has_signal(step, name)]
+        assert len(kept) == 3 or len(sampled.groups) == 9 or 2 * (len(asked) + 1) > budget
         used += [(step, name) for name in names(sampled.groups)]
         step += 1
         spent += 2 * len(sampled.groups)

@@ -10,7 +10,7 @@ import pytest
 from isocompute_jax import learner, tasks
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, LengthConfig, RunConfig, override
-from isocompute_jax.experiment.curriculum import History
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import by_id
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.experiment.config import CurriculumConfig
-from isocompute_jax.experiment.curriculum import History, ProblemStream, TrainSets
-from isocompute_jax.experiment.curriculum.stream import (
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import (
     EXPLORED,
     RECENT,
+    ProblemStream,
+    TrainSets,
     adaptive_weights,
     share_out,
     stage_of,

@@ -12,7 +12,7 @@ import grain
 import numpy as np
 
 from isocompute_jax.experiment.config import CurriculumConfig
-from isocompute_jax.experiment.curriculum.history import History
+from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
