@@ -1,7 +1,7 @@
 """`python -m benchmarks.growth`: how the time of a step grows with tokens, group size, vocabulary and devices.
 
     python -m benchmarks.growth                                  # a table; 2 to 5 minutes on two cores
-    python -m benchmarks.growth --picture=docs/growth.png        # and the picture of docs/benchmarks.md
+    python -m benchmarks.growth --picture=docs/growth.png        # and the picture of BENCHMARKS.md
     python -m benchmarks.growth --points=points.json             # kept as they come: the same command goes on there
 
 The embedded model (2 layers, D = 64) with random weights, float32. One quantity grows, the others stay: 4 problems,

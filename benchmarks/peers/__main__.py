@@ -8,7 +8,7 @@
 
 The same Hugging Face checkpoint, problems and batch for each: as many prompts, group size, longest completion, every
 group in the loss, on-policy, one optimizer step per batch, float32, all cores that this process may use. Each run is a
-process of its own; a round runs each once, in turn. docs/benchmarks.md says with which settings.
+process of its own; a round runs each once, in turn. BENCHMARKS.md says with which settings.
 """
 
 from __future__ import annotations
