@@ -41,8 +41,7 @@ def main() -> None:
     """Flags -> runs -> one comparison."""
     from isocompute_jax.ablation import outputs
     from isocompute_jax.ablation.analysis import analyse
-    from isocompute_jax.ablation.known import KNOWN
-    from isocompute_jax.ablation.variants import parse_variants, planned
+    from isocompute_jax.ablation.variants import KNOWN, parse_variants, planned
     from isocompute_jax.experiment.config import from_dict, how_to_hold_out
     from isocompute_jax.fit import AnalysisOptions, ReadOptions
     from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep

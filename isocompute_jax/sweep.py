@@ -35,7 +35,8 @@ from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.printing import say
-from isocompute_jax.sweeps.options import Limits, SlurmOptions
+from isocompute_jax.sweeps.jobs import SlurmOptions
+from isocompute_jax.sweeps.watch import Limits
 
 if TYPE_CHECKING:
     from isocompute_jax.sweeps.grid import PlannedRun

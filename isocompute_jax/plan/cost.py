@@ -205,18 +205,10 @@ MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "host": 8}
 """Bytes of a parameter's two moments, by `optimizer.moments`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Price:
-    """Sampling of a step, and the run."""
-
-    sampling: Sampling
-    cost: RunCost
-
-
 def price(
     config: RunConfig, topology: Topology, model_config: ModelConfig, *, update: Range, unit: UnitFacts | None
-) -> Price:
-    """What a run costs.
+) -> tuple[Sampling, RunCost]:
+    """Sampling of a step, and what a run costs.
 
     Args:
       config: the run's, resolved.
@@ -236,14 +228,13 @@ def price(
         weight_bytes=float(count) * DTYPE_BYTES[model_config.dtype],
         state_bytes=float(count) * (4 + MOMENT_BYTES[config.optimizer.moments]),
     )
-    cost = run_cost(
+    return sampling, run_cost(
         spans,
         num_steps=config.num_steps,
         learner_devices=topology.size,
         sampler_devices=config.plan.sampler_devices,
         overlapped=config.overlapped,
     )
-    return Price(sampling, cost)
 
 
 def price_again(config: RunConfig, figures: Mapping[str, Any]) -> RunCost:
@@ -255,7 +246,7 @@ def price_again(config: RunConfig, figures: Mapping[str, Any]) -> RunCost:
     """
     unit = UnitFacts(**figures["unit"]) if figures.get("unit") else None
     topology, model_config = parse_topology(figures["topology"]), model_config_of(config)
-    return price(config, topology, model_config, update=Range(*figures["step_s"]), unit=unit).cost
+    return price(config, topology, model_config, update=Range(*figures["step_s"]), unit=unit)[1]
 
 
 def passes_per_step(config: RunConfig) -> float:

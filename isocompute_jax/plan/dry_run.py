@@ -121,16 +121,16 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights
     hosts = topology.hosts_of(compiled.mesh)
     time = step_time(topology.device, topology.size, flops, memory, found, hosts, gathered_bytes=weights * passes)
-    priced = None if refused is not None else price(config, topology, shape, update=time.total, unit=unit)
+    sampling, cost = None, None
+    if refused is None:
+        sampling, cost = price(config, topology, shape, update=time.total, unit=unit)
     knobs: tuple[Knob, ...] = ()
     if advice and memory.free(topology.device) < 0:
         knobs = tuple(advise(config, topology, memory.peak))
     return Plan(
         config, topology, shape, compiled, refused, memory, found, work, flops, time, lengths, unit,
         None if refused is not None else together(config, memory, unit),
-        None if priced is None else priced.sampling,
-        None if priced is None else priced.cost,
-        knobs, better_layout(config, shape, compiled.mesh, lengths, flops),
+        sampling, cost, knobs, better_layout(config, shape, compiled.mesh, lengths, flops),
     )  # fmt: skip
 
 
@@ -257,9 +257,9 @@ def run(config: RunConfig, topology_name: str | None, *, arguments: Sequence[str
     resolved = config.resolved()
     topology = parse_topology(topology_name or config.plan.topology or "here")
     if topology.compiler is not None and os.environ.get(CHILD) != topology.compiler:
-        compiler = find_compiler(topology.compiler)
-        command = [compiler.python, "-m", "isocompute_jax.train", *arguments]
-        done = subprocess.run(command, env=compiler.environment | {CHILD: topology.compiler}, check=False)
+        python, environment = find_compiler(topology.compiler)
+        command = [python, "-m", "isocompute_jax.train", *arguments]
+        done = subprocess.run(command, env=environment | {CHILD: topology.compiler}, check=False)
         return done.returncode
     logging.getLogger("absl").setLevel(logging.ERROR)  # tokamax warns of each kernel that it has not tuned
     from isocompute_jax.plan.report import figures, report

@@ -74,14 +74,6 @@ class Collective:
     groups: Groups  # numbers of the devices, in the order of the mesh, that take part together
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenLoop:
-    """What one round of a sampler's loop over tokens runs."""
-
-    collectives: tuple[Collective, ...]  # with their counts a token
-    launches: int  # kernels and copies that a GPU is asked for, one by one
-
-
 def collectives(text: str, *, num_devices: int, microbatches: int) -> list[Collective]:
     """Every collective that a step runs.
 
@@ -235,8 +227,11 @@ def _tuples(ids: np.ndarray) -> Groups:
     return tuple(tuple(int(i) for i in group) for group in ids)
 
 
-def token_loop(text: str, *, num_devices: int) -> TokenLoop:
-    """The loop that ends when every rollout has stopped: the one of the entry that does not merely count.
+def token_loop(text: str, *, num_devices: int) -> tuple[list[Collective], int]:
+    """What one round of a sampler's loop over tokens runs: the one of the entry that does not merely count.
+
+    Returns:
+      Its collectives, with their counts a token, and the kernels and copies that a GPU is asked for, one by one.
 
     Raises:
       ValueError: the program has no such loop, or several.
@@ -249,8 +244,7 @@ def token_loop(text: str, *, num_devices: int) -> TokenLoop:
         )
     body = re.search(r"body=%?([\w.-]+)", loops[0].rest)
     assert body is not None  # of every `while`
-    found = _collectives(body[1], computations, num_devices, 1)
-    return TokenLoop(tuple(found), _launches(body[1], computations))
+    return _collectives(body[1], computations, num_devices, 1), _launches(body[1], computations)
 
 
 def _counts(loop: Instruction, computations: Mapping[str, list[Instruction]]) -> bool:

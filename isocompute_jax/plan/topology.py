@@ -133,21 +133,15 @@ QUIET = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiler:
-    """A Python that compiles for one kind of accelerator, and the variables that its process needs."""
-
-    python: str
-    environment: dict[str, str]
-
-
 def variable(kind: CompilerKind) -> str:
     """The environment variable that names a Python with this compiler."""
     return f"ISOCOMPUTE_AOT_{kind.upper()}_PYTHON"
 
 
-def find_compiler(kind: CompilerKind) -> Compiler:
-    """The Python of `ISOCOMPUTE_AOT_<KIND>_PYTHON`, of `.venv-aot-<kind>` here or beside the package, or this one.
+def find_compiler(kind: CompilerKind) -> tuple[str, dict[str, str]]:
+    """A Python that compiles for one kind of accelerator, and the environment variables that its process needs.
+
+    It is that of `ISOCOMPUTE_AOT_<KIND>_PYTHON`, of `.venv-aot-<kind>` here or beside the package, or this one.
 
     Raises:
       InputError: none of them has the compiler; it says how to get it.
@@ -169,7 +163,7 @@ def find_compiler(kind: CompilerKind) -> Compiler:
         probed = json.loads(done.stdout)
         missing = probed["missing"]
         if not missing:
-            return Compiler(python, _environment(probed["tools"]))
+            return python, _environment(probed["tools"])
     raise InputError(f"the compiler for this topology is not installed ({', '.join(missing)} not found): {remedy}")
 
 

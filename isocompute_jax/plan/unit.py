@@ -95,7 +95,7 @@ def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfi
     )  # fmt: skip
     stats: Any = program.memory_analysis()
     size = bytes_of(params, host=False)
-    loop = token_loop(program.as_text() or "", num_devices=topology.size)
+    sent, launches = token_loop(program.as_text() or "", num_devices=topology.size)
     hosts = topology.hosts_of(mesh)
     return UnitFacts(
         problems=shape.problems,
@@ -104,9 +104,9 @@ def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfi
         weights=size if model_config.dtype != "float32" else 0.0,
         temporaries=stats.temp_size_in_bytes,
         moved=stats.argument_size_in_bytes - size + stats.output_size_in_bytes,
-        wire_bytes=sum(one.count * one.wire_bytes for one in loop.collectives),
-        wire_s=sum(one.count * wire_seconds(one, topology.device, hosts) for one in loop.collectives),
-        launches=loop.launches if topology.compiler == "gpu" else 0,
+        wire_bytes=sum(one.count * one.wire_bytes for one in sent),
+        wire_s=sum(one.count * wire_seconds(one, topology.device, hosts) for one in sent),
+        launches=launches if topology.compiler == "gpu" else 0,
         compile_s=time.perf_counter() - start,
     )
 

@@ -96,7 +96,7 @@ class RolloutGroup:
     task: str = ""  # what its problem's task is, once graded.
     # name -> [G] what the grader measured beside the reward; NaN where it did not.
     reward_metrics: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    # completion -> why its reward is not known, because it raised or hung, say; 0 stands for it.
+    # completion -> why its reward is not known, because it raised or timed out, say; 0 stands for it.
     failures: Mapping[int, str] = dataclasses.field(default_factory=dict)
     dropped: bool = False  # whether the group is left out of the update for that.
 

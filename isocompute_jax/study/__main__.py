@@ -29,14 +29,15 @@ from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
-from isocompute_jax.sweeps.options import Limits, SlurmOptions
+from isocompute_jax.sweeps.jobs import SlurmOptions
+from isocompute_jax.sweeps.watch import Limits
 
 with app.imports():
     from isocompute_jax.study.presets import OwnStudy
 
 if TYPE_CHECKING:
     from isocompute_jax.study.presets import Preset
-    from isocompute_jax.study.stages import Cluster
+    from isocompute_jax.study.stages import MakeScheduler
     from isocompute_jax.sweeps.jobs import Scheduler
 
 PRESET = flags.DEFINE_enum(
@@ -162,17 +163,16 @@ def preset() -> Preset:
     return own_preset(run, model=MODEL.value, problems=PROBLEMS.value, own=own, curation=curation)
 
 
-def cluster() -> Cluster | None:
-    """Where the jobs go; None for this machine."""
+def cluster() -> MakeScheduler | None:
+    """Who has the jobs; None for this machine."""
     if EXECUTOR.value == "local":
         return None
-    from isocompute_jax.study.stages import Cluster
     from isocompute_jax.sweeps.jobs import make_scheduler
 
     def scheduler(root: pathlib.Path) -> Scheduler:
         return make_scheduler(EXECUTOR.value, root, slurm=from_flags(SlurmOptions), kubernetes=KUBERNETES.value or "")
 
-    return Cluster(scheduler, WORKERS.value or None)
+    return scheduler
 
 
 if __name__ == "__main__":

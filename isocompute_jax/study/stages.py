@@ -36,8 +36,8 @@ from isocompute_jax.sweeps.books import names_of, spent_device_hours
 from isocompute_jax.sweeps.executor import run_sweep
 from isocompute_jax.sweeps.grid import PlannedRun, grid
 from isocompute_jax.sweeps.jobs import Job, Scheduler
-from isocompute_jax.sweeps.options import NO_LIMITS, Limits
 from isocompute_jax.sweeps.scheduled import run_job, run_scheduled
+from isocompute_jax.sweeps.watch import NO_LIMITS, Limits
 from isocompute_jax.tasks import (
     ProblemFile,
     load_tokenizer,
@@ -56,12 +56,8 @@ CURATION = "curation"
 STUDY, BASE_FACTS, INPUTS = "study.json", "base_model.json", "inputs.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """A cluster that curates and trains."""
-
-    scheduler: Callable[[pathlib.Path], Scheduler]  # of the jobs whose books are kept in a directory
-    at_once: int | None = None  # runs at a time; None leaves it to the scheduler
+MakeScheduler = Callable[[pathlib.Path], Scheduler]
+"""A cluster's scheduler, of the jobs whose books are kept in a directory."""
 
 
 def prepare(preset: Preset, workdir: str | os.PathLike[str]) -> pathlib.Path:
@@ -78,7 +74,7 @@ def run_study(
     *,
     workers: int | None,
     service: ServiceConfig = IN_PROCESS,
-    cluster: Cluster | None = None,
+    cluster: MakeScheduler | None = None,
     limits: Limits = NO_LIMITS,
     only: Sequence[str] = (),
 ) -> list[pathlib.Path]:
@@ -87,9 +83,9 @@ def run_study(
     Args:
       preset: what to run.
       workdir: the study's directory.
-      workers: runs at a time on this machine; None for one per core (or per endpoint, where those are fewer).
+      workers: runs at a time; None for one per core (or per endpoint, where those are fewer), or what a cluster likes.
       service: where runs sample; it may change from one start to the next.
-      cluster: where the curation and the runs are jobs; None for this machine.
+      cluster: who has the curation and the runs as jobs; None for this machine.
       limits: what ends it, or some of its runs, early; the budget is that of all slices together.
       only: names of the slices to run; all if empty.
 
@@ -152,7 +148,7 @@ def make_base_model(preset: Preset, root: pathlib.Path) -> None:
 
 
 def make_problem_sets(
-    preset: Preset, root: pathlib.Path, service: ServiceConfig = IN_PROCESS, cluster: Cluster | None = None
+    preset: Preset, root: pathlib.Path, service: ServiceConfig = IN_PROCESS, cluster: MakeScheduler | None = None
 ) -> None:
     """Curation with the base model, or with the one that was given."""
     out = root / "curated"
@@ -169,7 +165,7 @@ def make_problem_sets(
         problems = ProblemFile(preset.problems, grader_name=source.reward.name_for)
         curate(problems, out, source=source, config=preset.curation)
         return
-    record = run_job(curation_job(preset, root.absolute()), cluster.scheduler(root))
+    record = run_job(curation_job(preset, root.absolute()), cluster(root))
     if not (out / CURATION_SUMMARY).exists():
         raise RunError(f"the curation is not done ({record.state}: {record.reason}); the same command tries it again")
 
@@ -225,7 +221,7 @@ def train_slice(
     *,
     workers: int | None,
     service: ServiceConfig = IN_PROCESS,
-    cluster: Cluster | None = None,
+    cluster: MakeScheduler | None = None,
     limits: Limits = NO_LIMITS,
 ) -> None:
     """The sweep of a slice."""
@@ -239,8 +235,7 @@ def train_slice(
     if cluster is None:
         result = run_sweep(runs, directory, num_workers=workers, limits=limits)
     else:
-        scheduler = cluster.scheduler(directory)
-        result = run_scheduled(runs, directory, scheduler, at_once=cluster.at_once, limits=limits)
+        result = run_scheduled(runs, directory, cluster(directory), at_once=workers, limits=limits)
     if result.halted:
         raise RunError(f"slice {part.name}: {result.halted}; the same command with a higher budget goes on")
     if result.interrupted:

@@ -1,30 +1,110 @@
-"""The books of a sweep: which runs it plans and what became of each, in files of its directory alone.
+"""A sweep's directory: which runs it plans and what became of each, in files of that directory alone.
 
     sweep.json          names of the runs, in plan order
     configs/NAME.json   the config of each
-    jobs/NAME.json      a `jobs.Record`: what became of it last
+    jobs/NAME.json      a `Record`: what became of it last
+    logs/NAME.log       what its worker or job printed, all its starts
     NAME/               its run directory; DONE in it counts more than any record
 
-So whoever can read the directory sees the state of the sweep, wherever its runs are.
+So whoever can read the directory sees the state of the sweep, wherever its runs are. Imports nothing heavy: on a
+cluster the job itself writes jobs/NAME.json beside the run that it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
 import pathlib
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from isocompute_jax.experiment.config import from_dict
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import status
-from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.sweeps.jobs import JOBS, LOCAL, LOGS, read_record
-from isocompute_jax.sweeps.status import SweepState
 
-SWEEP, CONFIGS = "sweep.json", "configs"
+if TYPE_CHECKING:
+    from isocompute_jax.experiment.config import RunConfig
+    from isocompute_jax.sweeps.grid import PlannedRun
+
+SWEEP, CONFIGS, JOBS, LOGS = "sweep.json", "configs", "jobs", "logs"
+LOCAL = "local"
+TAIL_BYTES = 32 * 1024
+"""Enough for about 40 steps: the rate shown is that of the last few seconds."""
+
+State = Literal["queued", "running", "done", "failed", "interrupted", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What became of a run last."""
+
+    state: State  # `interrupted`: told to end, or cut off; it resumes. `stopped`: it could not matter any more.
+    scheduler: str = LOCAL  # who has, or had, it: `local`, `slurm` or `kubernetes`
+    job: str = ""  # what the scheduler calls it; empty for `local`
+    reason: str = ""  # why it failed, was interrupted or was stopped
+    since: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
+
+
+def write_record(root: pathlib.Path, name: str, record: Record) -> None:
+    """Writes what became of a run."""
+    path = root / JOBS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run_files.write_atomic(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+
+
+def read_record(root: pathlib.Path, name: str) -> Record | None:
+    """What became of a run last; None where nothing is written."""
+    with contextlib.suppress(FileNotFoundError):
+        return Record(**json.loads((root / JOBS / f"{name}.json").read_text(encoding="utf-8")))
+    return None
+
+
+@dataclasses.dataclass
+class SweepState:
+    """How far the runs of a sweep are, or how it ended."""
+
+    root: pathlib.Path  # the sweep's directory
+    runs: Mapping[str, RunConfig]  # config by name, in plan order
+    # `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or `stopped` (it
+    # could not matter any more), by name
+    states: dict[str, str]
+    reasons: dict[str, str]  # name -> why it failed, was interrupted or was stopped
+    num_workers: int  # runs at a time
+    halted: str = ""  # why the budget ended it; empty where it did not
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Names of the finished runs, those included that had finished before."""
+        return self.names("done")
+
+    @property
+    def interrupted(self) -> tuple[str, ...]:
+        """Names of those that the user's Ctrl-C, or the budget, stopped or kept from starting; they can be resumed."""
+        return self.names("waiting", "interrupted")
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """Names of those that were stopped because they could not matter any more."""
+        return self.names("stopped")
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Name -> the reason, of the failed runs."""
+        return {name: self.reasons.get(name, "") for name in self.names("failed")}
+
+    def record(self, name: str, record: Record) -> None:
+        """Notes what became of a run, here and in the sweep's directory."""
+        self.states[name] = record.state
+        self.reasons.pop(name, None)
+        if record.reason:
+            self.reasons[name] = record.reason
+        write_record(self.root, name, record)
+
+    def names(self, *states: str) -> tuple[str, ...]:
+        """Names of the runs in these states, in plan order."""
+        return tuple(name for name in self.runs if self.states[name] in states)
 
 
 def prepare(runs: Sequence[PlannedRun], root: pathlib.Path) -> None:
@@ -62,6 +142,9 @@ def planned_runs(root: pathlib.Path) -> list[PlannedRun]:
     Raises:
       InputError: it is no sweep's directory, or a config in it cannot be read.
     """
+    from isocompute_jax.experiment.config import from_dict
+    from isocompute_jax.sweeps.grid import PlannedRun
+
     names = names_of(root)
     if not names:
         raise InputError(f"--workdir={root} is no sweep's directory: it has no {SWEEP} and no {CONFIGS}")
@@ -123,5 +206,22 @@ def spent_device_hours(root: pathlib.Path, names: Sequence[str]) -> float:
 
 def device_hours_of(directory: pathlib.Path) -> float:
     """Device-hours of a run so far; what was done since its last log line is not in it."""
-    lines = (status.tail(directory / file) for file in (run_files.METRICS, run_files.EVAL))
+    lines = (tail(directory / file) for file in (run_files.METRICS, run_files.EVAL))
     return max((line["device_hours"] for found in lines for line in found), default=0.0)
+
+
+def tail(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The last whole lines of a JSONL log, those within its last `TAIL_BYTES`."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, 2) - TAIL_BYTES)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    # What precedes the first line break may be the end of a line, and what follows the last one its beginning.
+    found = []
+    for line in lines[1 if start else 0 : -1]:
+        with contextlib.suppress(ValueError):  # a broken line is the reader's of the run to report, not the display's
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict) and all(key in line for key in run_files.LINE_KEYS)]

@@ -20,7 +20,7 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.plan.cost import price_again
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import BAD_INPUT, InputError, RunError
-from isocompute_jax.sweeps import books, status
+from isocompute_jax.sweeps import books
 from isocompute_jax.sweeps.grid import PlannedRun
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def measured_per_step(runs: Sequence[PlannedRun], root: pathlib.Path) -> dict[st
     """
     best: dict[str, tuple[bool, int, float]] = {}
     for run in runs:
-        lines = status.tail(root / run.name / run_files.METRICS)
+        lines = books.tail(root / run.name / run_files.METRICS)
         if len(lines) <= LEAST_STEPS:
             continue
         done, steps = (root / run.name / run_files.DONE).exists(), lines[-1]["step"]

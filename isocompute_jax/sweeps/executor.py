@@ -1,11 +1,5 @@
 """Runs of a sweep, each in a worker process of its own on this machine (see `workers`), resumable as a whole.
 
-A sweep's directory holds
-
-    NAME/               the run directory of each run
-    logs/NAME.log       what its worker printed, all its starts
-    sweep.json, configs/, jobs/    the plan, the config of each run and what became of it (see `books`)
-
 Each worker runs on one core where the system can pin processes (Linux) and JAX computes on CPUs: XLA then takes one
 thread, which makes more of two cores than two threads do on small models, and results do not depend on how many
 cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with accelerators one run has them all.
@@ -24,7 +18,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -34,11 +28,11 @@ from isocompute_jax.experiment.workdir import check_same_run, locked
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
-from isocompute_jax.sweeps import books, jobs, status, workers
+from isocompute_jax.sweeps import books, status, workers
+from isocompute_jax.sweeps.books import SweepState
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.sweeps.options import NO_LIMITS, Limits
-from isocompute_jax.sweeps.status import Show, SweepState
-from isocompute_jax.sweeps.watch import Verdict, Watch
+from isocompute_jax.sweeps.status import Show
+from isocompute_jax.sweeps.watch import NO_LIMITS, Limits, Watch
 from isocompute_jax.sweeps.workers import Worker
 
 POLL_S = 0.1
@@ -165,7 +159,7 @@ class _Sweep:
         """Until every run has ended, or every worker after an interrupt."""
         try:
             while self._running or (self._waiting and not (interrupt.requested or self.state.halted)):
-                self._heed(self._watch.look())
+                self._stop(self._watch.look())
                 if interrupt.requested or self.state.halted:
                     for name, worker in self._running.items():
                         self._interrupt(name, worker)
@@ -181,19 +175,18 @@ class _Sweep:
             for worker in self._running.values():
                 worker.kill()
 
-    def _heed(self, verdict: Verdict) -> None:
-        """Ends runs that cannot matter any more, and starts none of those that wait."""
-        self.state.halted = verdict.halt
-        for name, reason in verdict.stop.items():
+    def _stop(self, reasons: Mapping[str, str]) -> None:
+        """Ends runs that cannot matter any more, by name and with the reason, and starts none of those that wait."""
+        for name, reason in reasons.items():
             if name in self._running:
                 self._stopping[name] = reason
                 self._interrupt(name, self._running[name])
-        for run in [run for run in self._waiting if run.name in verdict.stop]:
+        for run in [run for run in self._waiting if run.name in reasons]:
             self._waiting.remove(run)
-            self._record(run.name, "stopped", verdict.stop[run.name])
+            self._record(run.name, "stopped", reasons[run.name])
 
-    def _record(self, name: str, state: jobs.State, reason: str = "") -> None:
-        self.state.record(name, jobs.Record(state, reason=reason))
+    def _record(self, name: str, state: books.State, reason: str = "") -> None:
+        self.state.record(name, books.Record(state, reason=reason))
 
     def _start(self, run: PlannedRun) -> None:
         """Starts a worker on the core that has the fewest, with endpoints that nobody has."""
@@ -209,7 +202,7 @@ class _Sweep:
                 *(sys.executable, "-m", "isocompute_jax.train"),
                 *(f"--resolved_config={path}", "--trust_config", f"--workdir={self.state.root / run.name}"),
             ],
-            self.state.root / jobs.LOGS / f"{run.name}.log",
+            self.state.root / books.LOGS / f"{run.name}.log",
             core=min(self._cores, key=taken.count),
             environment=self._environment,
         )

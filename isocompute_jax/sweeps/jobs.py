@@ -1,52 +1,17 @@
-"""What became of each run of a sweep, and what a sweep asks of a cluster's scheduler (`slurm` or `jobsets`).
+"""What a sweep asks of a cluster's scheduler (`slurm` or `jobsets`), and the flags of its SLURM jobs.
 
-Imports nothing heavy: on a cluster the job itself writes jobs/NAME.json in the sweep's directory, beside the run that
-it starts.
+Imports nothing heavy: each job does so too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import pathlib
-import time
 from collections.abc import Collection, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from isocompute_jax.records import run_files
-from isocompute_jax.sweeps.options import SlurmOptions
-
-JOBS, LOGS = "jobs", "logs"
-LOCAL = "local"
-
-State = Literal["queued", "running", "done", "failed", "interrupted", "stopped"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """What became of a run last."""
-
-    state: State  # `interrupted`: told to end, or cut off; it resumes. `stopped`: it could not matter any more.
-    scheduler: str = LOCAL  # who has, or had, it: `local`, `slurm` or `kubernetes`
-    job: str = ""  # what the scheduler calls it; empty for `local`
-    reason: str = ""  # why it failed, was interrupted or was stopped
-    since: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
-
-
-def write_record(root: pathlib.Path, name: str, record: Record) -> None:
-    """Writes what became of a run."""
-    path = root / JOBS / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    run_files.write_atomic(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
-
-
-def read_record(root: pathlib.Path, name: str) -> Record | None:
-    """What became of a run last; None where nothing is written."""
-    with contextlib.suppress(FileNotFoundError):
-        return Record(**json.loads((root / JOBS / f"{name}.json").read_text(encoding="utf-8")))
-    return None
-
+from isocompute_jax.options import check, described, option
+from isocompute_jax.records.errors import InputError
 
 Main = Literal["train", "curate"]
 Active = Literal["queued", "running"]
@@ -103,6 +68,67 @@ class Scheduler(Protocol):
 
 class Unreachable(Exception):
     """A scheduler does not answer; it may in a while."""
+
+
+ENDS_S = 120
+"""SLURM says so many seconds before the time limit that the run should write a checkpoint."""
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class SlurmOptions:
+    """What each run's job asks SLURM for, and how its servers are started; each is a flag `--slurm_NAME`."""
+
+    partition: str = option("", "Partition; the cluster's default if absent.", flag="slurm_partition")
+    account: str = option("", "Account that is charged.", flag="slurm_account")
+    qos: str = option("", "Quality of service.", flag="slurm_qos")
+    constraint: str = option("", "Features that the nodes must have.", flag="slurm_constraint")
+    time_min: int = option(
+        720,
+        "Time limit of a job in minutes; a longer run writes a checkpoint and goes back into the queue.",
+        low=5,
+        flag="slurm_time_min",
+    )
+    nodes: int = option(1, "Nodes of a job, those of its servers included.", low=1, flag="slurm_nodes")
+    gpus_per_node: int = option(0, "GPUs of each node; 0 asks for none.", low=0, flag="slurm_gpus_per_node")
+    cpus_per_node: int = option(1, "CPUs of each node.", low=1, flag="slurm_cpus_per_node")
+    mem_gb: int = option(0, "Memory of each node; 0 leaves it to the cluster.", low=0, flag="slurm_mem_gb")
+    after: str = option("", "Job, such as a curation, that must have succeeded before any run starts.", flag="after")
+    more: str = option("", "Other options of sbatch, as name=value,name=value.", flag="slurm_more")
+    run: str = option(
+        "",
+        "Flags of launch/slurm/run.sh, as on a command line: --server_nodes, --servers_per_node, --engine, ...",
+        flag="slurm_run",
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+
+    def parameters(self) -> dict[str, Any]:
+        """As submitit's executor takes them. Raises InputError for `more`."""
+        more = {}
+        for pair in filter(None, self.more.split(",")):
+            name, _, value = pair.partition("=")
+            if not (name and value):
+                raise InputError(f"--slurm_more={self.more}: {pair!r} is no name=value")
+            more[name] = value
+        named = {
+            "partition": self.partition, "account": self.account, "qos": self.qos,
+            "constraint": self.constraint, "gpus_per_node": self.gpus_per_node,
+            "mem": f"{self.mem_gb}GB" if self.mem_gb else "",
+            "dependency": f"afterok:{self.after}" if self.after else "",
+        }  # fmt: skip
+        return {
+            **{name: value for name, value in named.items() if value},
+            "job_name": "isocompute",
+            "time": self.time_min,
+            "nodes": self.nodes,
+            "ntasks_per_node": 1,
+            "cpus_per_task": self.cpus_per_node,
+            "use_srun": False,
+            "stderr_to_stdout": True,
+            "additional_parameters": {"signal": f"B:USR2@{ENDS_S}", "requeue": True, **more},
+        }
 
 
 def make_scheduler(executor: str, root: pathlib.Path, *, slurm: SlurmOptions, kubernetes: str) -> Scheduler:

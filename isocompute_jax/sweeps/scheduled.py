@@ -11,7 +11,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.console import Console
 
@@ -19,13 +19,13 @@ from isocompute_jax.experiment.progress import Interrupt
 from isocompute_jax.experiment.workdir import locked
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import books, jobs, status
+from isocompute_jax.sweeps import books, status
+from isocompute_jax.sweeps.books import SweepState
 from isocompute_jax.sweeps.executor import check_directories, start_order
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.sweeps.jobs import Job, Scheduler, Unreachable
-from isocompute_jax.sweeps.options import NO_LIMITS, Limits
-from isocompute_jax.sweeps.status import Show, SweepState
-from isocompute_jax.sweeps.watch import Verdict, Watch
+from isocompute_jax.sweeps.status import Show
+from isocompute_jax.sweeps.watch import NO_LIMITS, Limits, Watch
 
 LOG = logging.getLogger(__name__)
 LOOK_S = 5.0
@@ -74,7 +74,8 @@ def run_scheduled(
         state = books.read_state(runs, root, num_workers=at_once or len(runs))
         with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
             sweep = _Scheduled(state, scheduler, keep_stopped=limits.stop_hopeless > 0)
-            sweep.hand_in(runs, watch.look(), at_once)
+            watch.look()
+            sweep.hand_in(runs, at_once)
             if wait:
                 sweep.watch(watch, interrupt, show)
         if interrupt.requested and sweep.jobs:
@@ -97,9 +98,8 @@ class _Scheduled:
                 state.states[name] = "waiting"
                 state.reasons.pop(name, None)
 
-    def hand_in(self, runs: Sequence[PlannedRun], verdict: Verdict, at_once: int | None) -> None:
+    def hand_in(self, runs: Sequence[PlannedRun], at_once: int | None) -> None:
         """Submits what waits, one seed of everything first, unless the budget is spent."""
-        self.state.halted = verdict.halt
         waiting = [run for run in start_order(runs) if self.state.states[run.name] == "waiting"]
         if self.state.halted or not waiting:
             return
@@ -118,7 +118,7 @@ class _Scheduled:
         started = time.time()
         for job, number in zip(given, self.scheduler.submit(given, at_once=at_once), strict=True):
             self.jobs[job.name] = number
-            found = jobs.read_record(root, job.name)
+            found = books.read_record(root, job.name)
             if found is None or found.since < started:  # it may run already, and have said so
                 self._record(job.name, "queued")
         LOG.info(
@@ -129,7 +129,7 @@ class _Scheduled:
         """Until no job is left, or the user interrupts."""
         looked = 0.0
         while self.jobs and not interrupt.requested:
-            self._heed(watch.look())
+            self._stop(watch.look())
             if time.monotonic() - looked >= LOOK_S:
                 looked = time.monotonic()
                 show(self.look())
@@ -145,7 +145,7 @@ class _Scheduled:
         ended = [name for name, job in self.jobs.items() if job not in active]
         for name, job in self.jobs.items():
             if job in active and active[job] != self.state.states[name]:
-                record = jobs.read_record(self.state.root, name)
+                record = books.read_record(self.state.root, name)
                 if record is None or record.state in ("queued", "running"):  # it may have said its end meanwhile
                     self._record(name, active[job])
         for name in ended:
@@ -154,7 +154,7 @@ class _Scheduled:
 
     def _book(self, name: str, job: str) -> None:
         """Files a job that has ended; one that was killed has not done so itself."""
-        record = jobs.read_record(self.state.root, name)
+        record = books.read_record(self.state.root, name)
         if (self.state.root / name / run_files.DONE).exists():
             self._record(name, "done", job=job)
         elif name in self._stopping:
@@ -171,20 +171,20 @@ class _Scheduled:
             self.state.states[name] = record.state
             self.state.reasons[name] = record.reason
 
-    def _heed(self, verdict: Verdict) -> None:
-        """Has jobs stop: all of them, or those that cannot matter any more."""
-        self.state.halted = verdict.halt
-        reasons = dict.fromkeys(self.jobs, verdict.halt) if verdict.halt else verdict.stop
+    def _stop(self, reasons: Mapping[str, str]) -> None:
+        """Has jobs stop: all of them where the budget is spent, else those that cannot matter any more."""
+        if self.state.halted:
+            reasons = dict.fromkeys(self.jobs, self.state.halted)
         fresh = {name: reason for name, reason in reasons.items() if name in self.jobs and name not in self._stopping}
         if fresh:
             self._stopping |= fresh
             self.scheduler.stop([self.jobs[name] for name in fresh])
 
-    def _record(self, name: str, state: jobs.State, reason: str = "", job: str = "") -> None:
-        self.state.record(name, jobs.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason))
+    def _record(self, name: str, state: books.State, reason: str = "", job: str = "") -> None:
+        self.state.record(name, books.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason))
 
 
-def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
+def run_job(job: Job, scheduler: Scheduler) -> books.Record:
     """Hands one job in, unless the scheduler has it, and waits for its end.
 
     Returns:
@@ -201,7 +201,7 @@ def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
     if not watched.jobs:
         [number] = scheduler.submit([job], at_once=None)
         watched.jobs[job.name] = number
-        jobs.write_record(job.root, job.name, jobs.Record("queued", scheduler.name, number))
+        books.write_record(job.root, job.name, books.Record("queued", scheduler.name, number))
         LOG.info("%s handed to %s as job %s", job.name, scheduler.name, number)
     with Interrupt() as interrupt:
         while watched.jobs and not interrupt.requested:
@@ -209,7 +209,7 @@ def run_job(job: Job, scheduler: Scheduler) -> jobs.Record:
             time.sleep(LOOK_S)
     if interrupt.requested and watched.jobs:
         raise KeyboardInterrupt
-    record = jobs.read_record(job.root, job.name)
+    record = books.read_record(job.root, job.name)
     assert record is not None
     return record
 
@@ -221,10 +221,10 @@ def active_jobs(root: pathlib.Path, names: Collection[str], scheduler: Scheduler
       InputError: another executor has some of them, or the scheduler does not answer: handed in again, a run would be
         there twice.
     """
-    records = {name: jobs.read_record(root, name) for name in names}
+    records = {name: books.read_record(root, name) for name in names}
     found: dict[str, str] = {}
     for name, record in records.items():
-        if record is None or record.scheduler == jobs.LOCAL:
+        if record is None or record.scheduler == books.LOCAL:
             continue
         if record.scheduler == scheduler.name:  # whatever it says: the last that a job told to stop does is to end
             found[name] = record.job
@@ -253,7 +253,7 @@ def cancel(root: pathlib.Path, scheduler: Scheduler, only: Collection[str] = ())
     chosen = _chosen(root, scheduler, only)
     scheduler.stop(list(chosen.values()))
     for name, job in chosen.items():
-        jobs.write_record(root, name, jobs.Record("interrupted", scheduler.name, job, "cancelled by the user"))
+        books.write_record(root, name, books.Record("interrupted", scheduler.name, job, "cancelled by the user"))
     return list(chosen)
 
 

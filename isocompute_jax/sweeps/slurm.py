@@ -25,9 +25,8 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import jobs, workers
-from isocompute_jax.sweeps.jobs import Active, Job, Unreachable
-from isocompute_jax.sweeps.options import SlurmOptions, refusal
+from isocompute_jax.sweeps import books, workers
+from isocompute_jax.sweeps.jobs import Active, Job, SlurmOptions, Unreachable
 
 LOG = logging.getLogger(__name__)
 SLURM = "slurm"
@@ -45,6 +44,13 @@ WAITING = (
 )
 """States of squeue in which a job will run, or run on, but does not now."""
 
+AT_FAULT = {
+    "account": "account", "partition": "partition", "qos": "qos", "time": "time_min", "feature": "constraint",
+    "gres": "gpus_per_node", "gpu": "gpus_per_node", "memory": "mem_gb", "cpu": "cpus_per_node", "node": "nodes",
+    "dependency": "after", "job id": "after",
+}  # fmt: skip
+"""A word of sbatch's message -> the field that it is about; the first that fits."""
+
 
 class BatchRun:
     """What a job does, in the batch shell's place: starts run.sh, passes signals on, and keeps the books."""
@@ -60,7 +66,7 @@ class BatchRun:
     def __call__(self) -> None:
         """Runs it to its end; the exit code of the job is the run's."""
         self._record("running")
-        log = self._job.root / jobs.LOGS / f"{self._job.name}.log"
+        log = self._job.root / books.LOGS / f"{self._job.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as output:
             output.write(f"{time.strftime('%F %T')} $ {shlex.join(self._command)}\n".encode())
@@ -101,9 +107,9 @@ class BatchRun:
         self._record("queued", "out of time, or preempted: it goes on when its turn comes again")
         return submitit.helpers.DelayedSubmission(self)
 
-    def _record(self, state: jobs.State, reason: str = "") -> None:
+    def _record(self, state: books.State, reason: str = "") -> None:
         job = submitit.JobEnvironment().job_id
-        jobs.write_record(self._job.root, self._job.name, jobs.Record(state, SLURM, job, reason))
+        books.write_record(self._job.root, self._job.name, books.Record(state, SLURM, job, reason))
 
 
 class SlurmScheduler:
@@ -119,7 +125,7 @@ class SlurmScheduler:
         if not script.exists():
             raise InputError(f"--executor=slurm: {script} is missing: install from a checkout (pip install -e .)")
         self._options, self._script = options, script
-        self._folder = root.absolute() / jobs.JOBS / SLURM
+        self._folder = root.absolute() / books.JOBS / SLURM
 
     def submit(self, jobs: Sequence[Job], *, at_once: int | None) -> list[str]:
         """An array, one task for each job."""
@@ -165,3 +171,14 @@ def _scancel(*arguments: str) -> None:
     done = subprocess.run(["scancel", *arguments], capture_output=True, text=True, check=False)
     if done.returncode and not re.search("invalid job|already|not running", done.stderr, re.IGNORECASE):
         LOG.warning("scancel %s: %s", " ".join(arguments), done.stderr.strip())
+
+
+def refusal(message: str, options: SlurmOptions) -> str:
+    """What sbatch said, and the flag that it is about."""
+    lines = [line.removeprefix("sbatch: error: ") for line in message.strip().splitlines() if line.strip()]
+    words = "; ".join(dict.fromkeys(lines)) or "no reason given"
+    field = next((field for word, field in AT_FAULT.items() if word in words.lower()), None)
+    if field is None:
+        return f"sbatch refused the jobs: {words}"
+    flag = "after" if field == "after" else f"slurm_{field}"
+    return f"sbatch refused the jobs: {words}; see --{flag}={getattr(options, field)}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import pathlib
 import sys
@@ -24,13 +23,11 @@ from rich.text import Text
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.printing import printable
-from isocompute_jax.sweeps.jobs import Record, write_record
+from isocompute_jax.sweeps.books import SweepState, tail
 
 LOG = logging.getLogger(__name__)
 TABLE_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
-TAIL_BYTES = 32 * 1024
-"""Enough for about 40 steps: the rate shown is that of the last few seconds."""
 COLUMNS = ("run", "state", "step", "compute", "reward", "score", "rollouts/s", "ETA")
 STYLES = {
     "done": "green", "failed": "red", "running": "bold", "queued": "", "waiting": "dim", "interrupted": "yellow",
@@ -41,52 +38,6 @@ SILENT_S = 600.0
 
 Show = Callable[[Sequence[str]], None]
 """Called often, with the names of the runs that ended since the last call."""
-
-
-@dataclasses.dataclass
-class SweepState:
-    """How far the runs of a sweep are, or how it ended."""
-
-    root: pathlib.Path  # the sweep's directory
-    runs: Mapping[str, RunConfig]  # config by name, in plan order
-    # `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or `stopped` (it
-    # could not matter any more), by name
-    states: dict[str, str]
-    reasons: dict[str, str]  # name -> why it failed, was interrupted or was stopped
-    num_workers: int  # runs at a time
-    halted: str = ""  # why the budget ended it; empty where it did not
-
-    @property
-    def done(self) -> tuple[str, ...]:
-        """Names of the finished runs, those included that had finished before."""
-        return self.names("done")
-
-    @property
-    def interrupted(self) -> tuple[str, ...]:
-        """Names of those that the user's Ctrl-C, or the budget, stopped or kept from starting; they can be resumed."""
-        return self.names("waiting", "interrupted")
-
-    @property
-    def stopped(self) -> tuple[str, ...]:
-        """Names of those that were stopped because they could not matter any more."""
-        return self.names("stopped")
-
-    @property
-    def failed(self) -> dict[str, str]:
-        """Name -> the reason, of the failed runs."""
-        return {name: self.reasons.get(name, "") for name in self.names("failed")}
-
-    def record(self, name: str, record: Record) -> None:
-        """Notes what became of a run, here and in the sweep's directory."""
-        self.states[name] = record.state
-        self.reasons.pop(name, None)
-        if record.reason:
-            self.reasons[name] = record.reason
-        write_record(self.root, name, record)
-
-    def names(self, *states: str) -> tuple[str, ...]:
-        """Names of the runs in these states, in plan order."""
-        return tuple(name for name in self.runs if self.states[name] in states)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,23 +76,6 @@ def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
 def _compiled_s(line: Mapping[str, Any]) -> float:
     """For how long the process of a line had compiled; a later process begins anew, and earlier releases do not say."""
     return (line.get("speed") or {}).get("compiled_s") or 0.0
-
-
-def tail(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The last whole lines of a JSONL log, those within its last `TAIL_BYTES`."""
-    try:
-        with open(path, "rb") as file:
-            start = max(0, file.seek(0, 2) - TAIL_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return []
-    # What precedes the first line break may be the end of a line, and what follows the last one its beginning.
-    found = []
-    for line in lines[1 if start else 0 : -1]:
-        with contextlib.suppress(ValueError):  # a broken line is the reader's of the run to report, not the display's
-            found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict) and all(key in line for key in run_files.LINE_KEYS)]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,10 @@
-"""Holds a sweep to its limits as it goes, by the logs of its runs: whoever runs it asks now and then."""
+"""Holds a sweep to its limits as it goes, by the logs of its runs: whoever runs it asks now and then.
+
+    python -m isocompute_jax.sweeps.watch DIRECTORY END METRIC EVAL_SET
+
+is the fit behind `--stop_hopeless`: JSON of the chances of all unfinished runs (see `fit.further_runs`). It is a
+process of its own, because the fit takes a JAX device, and the sweep must not.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +15,53 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records import run_files
-from isocompute_jax.sweeps import books, hopeless
-from isocompute_jax.sweeps.options import Limits
-from isocompute_jax.sweeps.status import SweepState
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.printing import say
+from isocompute_jax.sweeps import books
 
 LOG = logging.getLogger(__name__)
+PROGRAM = "isocompute_jax.sweeps.watch"
 BUDGET_EVERY_S = 2.0
 CHANCES_EVERY_S = 60.0
 """Least time between two fits of the unfinished sweep, which take seconds of a process of their own."""
 
 
+@described
 @dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What is to be done now."""
+class Limits:
+    """When a sweep ends early; each is a flag of its name."""
 
-    halt: str = ""  # why everything is to stop; empty for going on
-    stop: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> why this run is to stop
+    max_device_hours: float | None = option(
+        None,
+        "Device-hours that all runs together may take, those of earlier starts included. Once they are spent nothing "
+        "new is started and running ones write a checkpoint and stop; with a higher budget the same command goes on.",
+        low=0,
+    )
+    stop_hopeless: float = option(
+        0.0,
+        "Stop a run once the chance that its configuration leads at any compute that is left to it, by the fitted "
+        "curves and their uncertainty, is below this, such as 0.01; 0 never does. Its curve stays in the fit. "
+        "Nothing is stopped in the first quarter of the compute of the longest run.",
+        low=0,
+        high=0.5,
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+
+
+NO_LIMITS = Limits()
 
 
 class Watch:
     """Looks at a sweep as it goes, by the logs of its runs."""
 
-    def __init__(self, state: SweepState, limits: Limits):
+    def __init__(self, state: books.SweepState, limits: Limits):
         self._state, self._limits = state, limits
-        self._halt = ""
         self._next_budget = self._next_chances = 0.0
         self._fit: subprocess.Popen[bytes] | None = None
         self._fitted: dict[str, int] = {}
@@ -48,20 +74,21 @@ class Watch:
             self._fit.kill()
             self._fit.communicate()
 
-    def look(self) -> Verdict:
-        """Cheap: it may be called often."""
-        return Verdict(self._over_budget(), self._hopeless() if self._limits.stop_hopeless else {})
+    def look(self) -> dict[str, str]:
+        """Run -> why it is to stop; where the budget is spent, the state says so (`halted`). Cheap: call it often."""
+        self._check_budget()
+        return self._hopeless() if self._limits.stop_hopeless else {}
 
-    def _over_budget(self) -> str:
-        """Why the budget ends the sweep; once it has, it stays so."""
+    def _check_budget(self) -> None:
+        """Once the budget has ended the sweep, it stays so."""
         most = self._limits.max_device_hours
-        if most is not None and not self._halt and time.monotonic() >= self._next_budget:
-            self._next_budget = time.monotonic() + BUDGET_EVERY_S
-            spent = books.spent_device_hours(self._state.root, list(self._state.runs))
-            if spent >= most:
-                self._halt = f"--max_device_hours={most:g} is spent ({spent:.4g})"
-                LOG.warning("%s: nothing more is started, and running runs stop with a checkpoint", self._halt)
-        return self._halt
+        if most is None or self._state.halted or time.monotonic() < self._next_budget:
+            return
+        self._next_budget = time.monotonic() + BUDGET_EVERY_S
+        spent = books.spent_device_hours(self._state.root, list(self._state.runs))
+        if spent >= most:
+            self._state.halted = f"--max_device_hours={most:g} is spent ({spent:.4g})"
+            LOG.warning("%s: nothing more is started, and running runs stop with a checkpoint", self._state.halted)
 
     def _hopeless(self) -> dict[str, str]:
         """Runs that cannot matter any more, by the last fit; starts another where there are new evaluations."""
@@ -96,7 +123,7 @@ class Watch:
         end = max(config.num_steps * config.rollouts_per_step for config in configs)
         evaluation = next(iter(configs)).evaluation
         eval_set = next(iter(evaluation.sets), "validation")
-        command = [sys.executable, "-m", hopeless.__name__, str(self._state.root), str(end)]
+        command = [sys.executable, "-m", PROGRAM, str(self._state.root), str(end)]
         return subprocess.Popen(
             [*command, f"avg@{evaluation.k}", eval_set],
             stdin=subprocess.DEVNULL,
@@ -104,3 +131,22 @@ class Watch:
             stderr=subprocess.PIPE,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints a list of `Chance`s."""
+    from isocompute_jax.fit.analysis_options import AnalysisOptions
+    from isocompute_jax.fit.further_runs import chances_of_leading
+    from isocompute_jax.fit.read import ReadOptions
+
+    directory, end, metric, eval_set = arguments
+    options = AnalysisOptions(read=ReadOptions(metric=metric, eval_set=eval_set))
+    try:
+        chances = chances_of_leading([directory], options, end=float(end))
+    except InputError as error:
+        sys.exit(str(error))
+    say(json.dumps([dataclasses.asdict(chance) for chance in chances]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

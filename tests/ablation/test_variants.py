@@ -4,8 +4,7 @@ import importlib
 
 import pytest
 
-from isocompute_jax.ablation.known import KNOWN
-from isocompute_jax.ablation.variants import RECIPE, Variant, parse_variants, planned, run_name, variant_of
+from isocompute_jax.ablation.variants import KNOWN, RECIPE, Variant, parse_variants, planned, run_name, variant_of
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records.errors import InputError
 

@@ -26,14 +26,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 class Target:
     """A kind of accelerator that can be compiled for."""
 
-    compiler: topology.Compiler
+    python: str
+    environment: dict[str, str]
 
     def run(self, *arguments: str, timeout: float = 900) -> str:
         """What Python prints with these arguments; the test fails with its error output."""
-        environment = {name: value for name, value in self.compiler.environment.items() if name != "XLA_FLAGS"}
+        environment = {name: value for name, value in self.environment.items() if name != "XLA_FLAGS"}
         # Not those of tests/conftest.py: the program is compiled as a user's.
         environment |= {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
-        command = [self.compiler.python, *arguments]
+        command = [self.python, *arguments]
         done = subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -47,7 +48,7 @@ class Target:
 
 def _target(kind: topology.CompilerKind) -> Target:
     try:
-        return Target(topology.find_compiler(kind))
+        return Target(*topology.find_compiler(kind))
     except InputError as error:
         pytest.skip(str(error))
 

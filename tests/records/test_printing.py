@@ -17,7 +17,7 @@ from rich.console import Console
 
 from isocompute_jax.experiment.progress import progress
 from isocompute_jax.records.printing import MISSING_PYTORCH, hide_missing_pytorch, printable, say
-from isocompute_jax.sweeps import status
+from isocompute_jax.sweeps import books, status
 from tests import mains
 from tests.sweeps.test_status import BASE
 
@@ -111,7 +111,7 @@ def test_problems_that_are_shown_or_refused(tmp_path):
 
 def test_the_status_of_a_sweep_and_a_bar(tmp_path, capsys):
     name = f"a{EVIL}[link=http://x]b[/link]"
-    state = status.SweepState(tmp_path, {name: BASE}, {name: "failed"}, {name: f"why{EVIL}"}, num_workers=1)
+    state = books.SweepState(tmp_path, {name: BASE}, {name: "failed"}, {name: f"why{EVIL}"}, num_workers=1)
     status.print_result(state)
     status.print_plan(state)
     told = capsys.readouterr().out

@@ -14,7 +14,8 @@ from isocompute_jax.study import stages
 from isocompute_jax.study.plan import print_study
 from isocompute_jax.study.presets import HARD, OwnStudy, Preset, default_run, own_preset
 from isocompute_jax.sweeps import slurm
-from isocompute_jax.sweeps.options import Limits, SlurmOptions
+from isocompute_jax.sweeps.jobs import SlurmOptions
+from isocompute_jax.sweeps.watch import Limits
 from tests import mains
 from tests.experiment import builders
 from tests.launch import processes, slurm_programs
@@ -121,7 +122,10 @@ def test_on_slurm_curation_and_runs_are_jobs(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
     monkeypatch.setattr("isocompute_jax.sweeps.scheduled.LOOK_S", 0.2)
-    cluster = stages.Cluster(lambda folder: slurm.SlurmScheduler(folder, SlurmOptions()))
+
+    def cluster(folder):
+        return slurm.SlurmScheduler(folder, SlurmOptions())
+
     [report] = stages.run_study(preset, root, workers=None, cluster=cluster)
     assert report.exists()
     assert all(run_files.read_run(run).done for run in run_files.find_runs(root / "runs" / "all"))

@@ -18,7 +18,7 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.sweeps import executor, grid, status
+from isocompute_jax.sweeps import books, executor, grid
 from tests.experiment import builders
 from tests.sweeps.processes import alive, wait_for
 
@@ -113,7 +113,7 @@ def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeyp
     command += ["--workers=1"]
     process = start(command)
     with process:
-        wait_for(lambda: len(status.tail(root / "seed=0" / run_files.METRICS)) > 2, 300)
+        wait_for(lambda: len(books.tail(root / "seed=0" / run_files.METRICS)) > 2, 300)
         assert len(processes_of(root)) == 2
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)

@@ -12,7 +12,7 @@ from kubernetes.config import kube_config
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import books, grid, jobs, jobsets, scheduled
+from isocompute_jax.sweeps import books, grid, jobsets, scheduled
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
 RENDER = """
@@ -195,7 +195,7 @@ def test_watching_books_what_ends_and_cancel_and_requeue_take_the_whole_jobset(c
     failed = {"type": "Failed", "status": "True", "message": "learners failed with exit code 2"}
     server.objects[names[0]]["status"] = {"conditions": [failed]}
     assert watcher.look() == ["seed=0"]
-    record = jobs.read_record(root, "seed=0")
+    record = books.read_record(root, "seed=0")
     assert record and (record.state, record.reason) == ("failed", "learners failed with exit code 2")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.sweeps import books, grid, jobs
+from isocompute_jax.sweeps import books, grid
 from tests import mains
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
@@ -16,7 +16,7 @@ def sweep(*arguments: str):
 
 def test_status_reads_the_directory_alone(tmp_path):
     books.prepare(grid.grid(BASE, {"seed": (0, 1)}), tmp_path)
-    jobs.write_record(tmp_path, "seed=1", jobs.Record("failed", "slurm", "7", "exit code 2, bad input"))
+    books.write_record(tmp_path, "seed=1", books.Record("failed", "slurm", "7", "exit code 2, bad input"))
     done = sweep("status", f"--workdir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "1 failed, 1 waiting; 0% of 2,048 rollouts" in done.stdout

@@ -14,9 +14,10 @@ import submitit
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import books, grid, jobs, scheduled, slurm
-from isocompute_jax.sweeps.jobs import Job, Unreachable
-from isocompute_jax.sweeps.options import Limits, SlurmOptions, refusal
+from isocompute_jax.sweeps import books, grid, scheduled, slurm
+from isocompute_jax.sweeps.jobs import Job, SlurmOptions, Unreachable
+from isocompute_jax.sweeps.slurm import refusal
+from isocompute_jax.sweeps.watch import Limits
 from tests.launch import processes, slurm_programs
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
@@ -53,12 +54,12 @@ def runs_of(*seeds: int) -> list[grid.PlannedRun]:
 
 
 def state(root: pathlib.Path, name: str) -> str:
-    record = jobs.read_record(root, name)
+    record = books.read_record(root, name)
     return record.state if record else ""
 
 
 def job_of(root: pathlib.Path, name: str) -> str:
-    record = jobs.read_record(root, name)
+    record = books.read_record(root, name)
     return record.job if record else ""
 
 
@@ -225,10 +226,10 @@ def test_without_slurm_and_without_an_answer(cluster, tmp_path, monkeypatch):
     (tmp_path / "slurm" / "down").touch()
     with pytest.raises(Unreachable, match="Unable to contact slurm controller"):
         scheduler.active(["1"])
-    jobs.write_record(root, "seed=0", jobs.Record("running", "slurm", "101"))
+    books.write_record(root, "seed=0", books.Record("running", "slurm", "101"))
     with pytest.raises(InputError, match="--executor=slurm does not answer"):
         scheduled.run_scheduled(runs_of(0), root, scheduler)
-    jobs.write_record(root, "seed=0", jobs.Record("running", "kubernetes", "x"))
+    books.write_record(root, "seed=0", books.Record("running", "kubernetes", "x"))
     with pytest.raises(InputError, match="run seed=0 is with kubernetes"):
         scheduled.run_scheduled(runs_of(0), root, scheduler)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="there is no sbatch on PATH"):

@@ -8,12 +8,12 @@ import time
 
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.records import run_files
-from isocompute_jax.sweeps import status
+from isocompute_jax.sweeps import books, status
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
 
 
-def state_with_logs(root: pathlib.Path) -> status.SweepState:
+def state_with_logs(root: pathlib.Path) -> books.SweepState:
     """Two runs, one of them at step 100 of 128 at 64 rollouts/s."""
     config = dataclasses.replace(BASE, group_size=2, max_compute=2048, evaluation=EvaluationConfig(sets={"v": "p"}))
     (root / "a").mkdir()
@@ -25,20 +25,20 @@ def state_with_logs(root: pathlib.Path) -> status.SweepState:
         columns = {"step": 96, "compute": 1536, "wall_s": 24.0, "eval_set": name, "avg@4": score}
         run_files.append_line(root / "a" / run_files.EVAL, {**line, **columns})
     states = {"a": "running", "b": "waiting"}
-    return status.SweepState(root, {"a": config, "b": config}, states, {}, num_workers=1)
+    return books.SweepState(root, {"a": config, "b": config}, states, {}, num_workers=1)
 
 
 def test_status_is_read_from_the_ends_of_the_logs(tmp_path, monkeypatch):
     state = state_with_logs(tmp_path)
     with open(tmp_path / "a" / run_files.METRICS, "a") as file:
         file.write('{"step": 101, "comp')  # a write in progress
-    monkeypatch.setattr(status, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(books, "TAIL_BYTES", 1000)
     found = status.read_status(tmp_path / "a", state.runs["a"])
     assert found.silent_s is not None and 0 <= found.silent_s < 60
     expected = status.RunStatus(step=100, compute=1600, reward=0.25, score="avg@4 0.500", rate=64.0, device_hours=0.5)
     assert dataclasses.replace(found, silent_s=None) == expected
     assert status.read_status(tmp_path / "b", state.runs["b"]) == status.RunStatus()
-    assert 1 < len(status.tail(tmp_path / "a" / run_files.METRICS)) < 20
+    assert 1 < len(books.tail(tmp_path / "a" / run_files.METRICS)) < 20
 
 
 def test_what_a_run_compiled_is_no_part_of_its_rate(tmp_path):

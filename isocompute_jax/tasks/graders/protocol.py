@@ -19,7 +19,7 @@ from isocompute_jax.records.rollout import Problem
 WORKER = "ISOCOMPUTE_GRADING_WORKER"
 """Environment variable that is set in worker processes: there a grader may bound what the process uses."""
 
-FailureKind = Literal["raised", "hung", "died", "invalid"]
+FailureKind = Literal["raised", "timed out", "died", "invalid"]
 """An exception; no answer within the deadline; the end of its process; or what was returned is no reward."""
 
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
@@ -62,7 +62,7 @@ class Failure:
     @property
     def what(self) -> str:
         """What the reward did, as a verb."""
-        return "returned no reward" if self.kind == "invalid" else self.kind
+        return {"invalid": "returned no reward", "timed out": "hung"}.get(self.kind, self.kind)
 
     @property
     def line(self) -> str:

@@ -121,7 +121,8 @@ class AsyncCalls:
                 task.cancel()
                 task.add_done_callback(_forget)
                 reason = getattr(grader, "last_error", "")
-                return Failure("hung", f"no answer within {self._deadline_s:g} s{f' ({reason})' if reason else ''}")
+                why = f" ({reason})" if reason else ""
+                return Failure("timed out", f"no answer within {self._deadline_s:g} s{why}")
         error = None if task.cancelled() else task.exception()
         if isinstance(error, InvalidRewardError):
             return Failure("invalid", str(error))

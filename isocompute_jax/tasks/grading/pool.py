@@ -82,7 +82,7 @@ class WorkerPool:
             try:
                 answer = await one.ask(request, self._deadline_s)
             except TimeoutError:
-                return Failure("hung", f"no answer within {self._deadline_s:g} s; its process was killed")
+                return Failure("timed out", f"no answer within {self._deadline_s:g} s; its process was killed")
             except EOFError:
                 return Failure("died", f"its process ended with {await one.ending()}")
         if "fatal" in answer:
