@@ -39,12 +39,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import gpus  # of this folder
 from absl import app as absl_app
 from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.sweeps import gpus, workers
+from isocompute_jax.sweeps import workers
 from isocompute_jax.sweeps.workers import Worker
 
 ELSE_START_S, VLLM_START_S = 300.0, 1800.0

@@ -23,10 +23,11 @@ from isocompute_jax.fit.report.figures.style import in_style, save_figure
 from isocompute_jax.fit.report.templating import Section, section
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
+from isocompute_jax.records.identity import identity
 from isocompute_jax.study.presets import Preset, Slice
+from isocompute_jax.sweeps.calibrate import question_about
 from isocompute_jax.sweeps.grid import PlannedRun
 from isocompute_jax.theory import ExpectedCurves, Question, forecast, read_pass_rates
-from isocompute_jax.theory.exchange import RULES
 
 FIGURE = "theory.svg"
 WORDS = pathlib.Path(__file__).parent / "sections"
@@ -152,31 +153,13 @@ def question_of(planned: list[PlannedRun]) -> Question | None:
 
     It knows runs that differ in n and the seed alone, at two budgets or more, without KL and entropy terms.
     """
-    first = planned[0].config.resolved()
+    config = planned[0].config.resolved()
+    first_budget = config.evaluation.first(config.max_compute)
     sizes = tuple(sorted({run.config.group_size for run in planned}))
     alike = {_without_size(run.config) for run in planned}
-    rule = RULES.get(first.optimizer.lr_scaling_exponent)
-    few = len(sizes) < 2 or first.evaluation.first(first.max_compute) >= first.max_compute
-    if len(alike) > 1 or few or rule is None or first.loss.kl_coef or first.loss.entropy_coef:
+    if len(alike) > 1 or len(sizes) < 2 or first_budget >= config.max_compute:
         return None
-    if first.recipe.advantage_scale not in ("group_std", "none"):
-        return None
-    return Question(
-        budget=first.max_compute,
-        first_budget=first.evaluation.first(first.max_compute),
-        group_sizes=sizes,
-        problems_per_batch=first.problems_per_batch,
-        problem_set_size=first.problem_set_size,
-        base_lr=first.optimizer.base_lr,
-        base_batch=first.optimizer.base_batch,
-        rate_rule=rule,
-        warmup_steps=first.optimizer.warmup_steps,
-        advantage_scale=first.recipe.advantage_scale,
-        baseline=first.recipe.baseline,
-        zero_variance_groups="drop" if first.recipe.zero_variance_groups == "drop" else "keep",
-        clip_norm=first.optimizer.clip_norm,
-        k=first.evaluation.k,
-    )
+    return question_about(identity(config), sizes, first_budget)
 
 
 def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.Path) -> list[Section]:

@@ -8,7 +8,8 @@ finds them by least squares.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 import scipy.optimize
@@ -20,6 +21,7 @@ from isocompute_jax.theory import Question, forecast
 from isocompute_jax.theory.exchange import RULES
 from isocompute_jax.theory.pass_rates import smoothed
 from isocompute_jax.theory.runs import Constants
+from isocompute_jax.theory.signal import AdvantageScale
 
 LEAST = 0.01
 """Rewards are kept this far from 0 and 1 before their log-odds are compared."""
@@ -65,31 +67,47 @@ def measured(sweep: Sweep, *, points: int = 13, runs: int = 16) -> Measured:
 
 def question_of(sweep: Sweep, *, points: int, runs: int) -> Question:
     """What theory is asked of a sweep; arguments and errors are those of `measured`."""
-    shared = sweep.facts.shared
-    varied = {name for fields in sweep.facts.runs.values() for name in fields} - {"seed", "group_size"}
-    rule = RULES.get(shared["optimizer.lr_scaling_exponent"])
-    if varied or rule is None or shared["loss.kl_coef"] or shared["loss.entropy_coef"]:
+    fields = sweep.facts.shared
+    varied = {name for own in sweep.facts.runs.values() for name in own} - {"seed", "group_size"}
+    found = None
+    if not varied:
+        sizes = tuple(sorted(set(sweep.table["group_size"].to_pylist())))
+        found = question_about(fields, sizes, fields["evaluation.first_compute"])
+    if found is None:
         raise InputError(
             f"{sweep.name}: theory knows runs that differ in n and the seed alone, have a rate rule, and no KL or "
             "entropy term"
         )
+    return dataclasses.replace(found, points=points, runs=runs)
+
+
+def question_about(fields: Mapping[str, Any], group_sizes: tuple[int, ...], first_budget: int) -> Question | None:
+    """What theory is asked of runs that differ in n and the seed alone; None where it has nothing to say of them.
+
+    Args:
+      fields: what the runs have in common, by dotted config field (`records.identity`).
+      group_sizes: n.
+      first_budget: C of the first evaluation.
+    """
+    rule = RULES.get(fields["optimizer.lr_scaling_exponent"])
+    scale = fields["recipe.advantage_scale"]
+    if rule is None or fields["loss.kl_coef"] or fields["loss.entropy_coef"] or scale not in get_args(AdvantageScale):
+        return None
     return Question(
-        budget=shared["max_compute"],
-        first_budget=shared["evaluation.first_compute"],
-        group_sizes=tuple(sorted(set(sweep.table["group_size"].to_pylist()))),
-        problems_per_batch=shared["problems_per_batch"],
-        problem_set_size=shared["problem_set_size"],
-        base_lr=shared["optimizer.base_lr"],
-        base_batch=shared["optimizer.base_batch"],
+        budget=fields["max_compute"],
+        first_budget=first_budget,
+        group_sizes=group_sizes,
+        problems_per_batch=fields["problems_per_batch"],
+        problem_set_size=fields["problem_set_size"],
+        base_lr=fields["optimizer.base_lr"],
+        base_batch=fields["optimizer.base_batch"],
         rate_rule=rule,
-        warmup_steps=shared["optimizer.warmup_steps"],
-        advantage_scale=shared["recipe.advantage_scale"],
-        baseline=shared.get("recipe.baseline", "group_mean"),
-        zero_variance_groups=shared["recipe.zero_variance_groups"],
-        clip_norm=shared["optimizer.clip_norm"],
-        k=shared["evaluation.k"],
-        points=points,
-        runs=runs,
+        warmup_steps=fields["optimizer.warmup_steps"],
+        advantage_scale=scale,
+        baseline=fields.get("recipe.baseline", "group_mean"),
+        zero_variance_groups="drop" if fields["recipe.zero_variance_groups"] == "drop" else "keep",
+        clip_norm=fields["optimizer.clip_norm"],
+        k=fields["evaluation.k"],
     )
 
 

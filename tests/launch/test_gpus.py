@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps import gpus
+from launch import gpus
 from tests.launch import processes
 
 REHEARSAL = processes.ROOT / "launch" / "rehearsal"

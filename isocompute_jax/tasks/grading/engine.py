@@ -17,6 +17,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import threading
@@ -114,11 +115,10 @@ class RewardConfig:
         Raises:
           InputError: the task is what grades them, and no problem may name that (see `allow`).
         """
-        said = self.tasks.get(task) or self.function
-        return said or check_named_by_file(task, self.allow)
+        return self.tasks.get(task) or self.function or check_named_by_file(task, self.allow)
 
-    def said_by(self, task: str) -> str:
-        """Who says which grader a task's problems have."""
+    def named_by(self, task: str) -> str:
+        """Who names the grader of a task's problems: a field of the config, or their file."""
         if self.tasks.get(task):
             return str(CONFIG.reward.tasks)
         return str(CONFIG.reward.function) if self.function else "their file"
@@ -183,9 +183,9 @@ class Grading:
         for problem in problems:
             name = self._config.name_for(problem.task)
             first.setdefault(name, problem)
-            counts[name, self._config.said_by(problem.task)] += 1
-        said = [f"{name} grades {number:,} problems ({who} says so)" for (name, who), number in counts.items()]
-        LOG.info("rewards: %s", "; ".join(said))
+            counts[name, self._config.named_by(problem.task)] += 1
+        who = [f"{name} grades {number:,} problems ({field} says so)" for (name, field), number in counts.items()]
+        LOG.info("rewards: %s", "; ".join(who))
         graders = {name: get_grader(name) for name in first}
         in_processes = [name for name, grader in graders.items() if grader.runs == "process"]
         if in_processes:
@@ -222,12 +222,12 @@ class Grading:
         places = {key: place for place, key in enumerate(distinct)}
         order = np.array([places[key] for key in keys])
         grader = get_grader(name)
+        finish = functools.partial(self._finish, group, problem, name, order, policy)
         if grader.runs != "inline":
-            return self._start().submit(self._graded(group, problem, name, texts, order, policy))
+            return self._start().submit(self._graded(name, problem, texts, finish))
         done: concurrent.futures.Future[RolloutGroup] = concurrent.futures.Future()
         try:
-            outcomes = [_inline(grader, problem, text) for text in texts]
-            done.set_result(self._finish(group, problem, name, outcomes, order, policy))
+            done.set_result(finish([_inline(grader, problem, text) for text in texts]))
         except RunError as error:
             done.set_exception(error)
         return done
@@ -279,16 +279,14 @@ class Grading:
 
     async def _graded(
         self,
-        group: RolloutGroup,
-        problem: Problem,
         name: str,
+        problem: Problem,
         texts: Sequence[str],
-        order: np.ndarray,
-        policy: OnFailure,
+        finish: Callable[[Sequence[Outcome]], RolloutGroup],
     ) -> RolloutGroup:
         with self._given_up_at_the_end():
             outcomes = await self._outcomes(name, problem, texts)
-        return self._finish(group, problem, name, outcomes, order, policy)
+        return finish(outcomes)
 
     async def _outcomes(self, name: str, problem: Problem, texts: Sequence[str]) -> list[Outcome]:
         """What each text is worth, by a grader that is not inline."""
@@ -311,9 +309,9 @@ class Grading:
         group: RolloutGroup,
         problem: Problem,
         name: str,
-        outcomes: Sequence[Outcome],
         order: np.ndarray,
         policy: OnFailure,
+        outcomes: Sequence[Outcome],
     ) -> RolloutGroup:
         """The group with its rewards; `order` [G] says which of the outcomes each completion has."""
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
