@@ -50,20 +50,22 @@ class Plan:
     config: RunConfig  # of the run, resolved
     topology: Topology  # of the learner
     model_config: model.ModelConfig  # the model's shape
-    compiled: CompiledStep | None  # the step; None where the compiler refused it for memory
-    refused: float | None  # bytes that the compiler said the step, or the sampler's unit, needs, where it refused it
-    memory: Memory | None  # of each device, in the step; None where the compiler refused
-    collectives: tuple[Collective, ...]  # of an update
-    work: Work | None  # tokens of an update, expected
-    flops: Flops | None  # of an update
-    time: StepTime | None  # of an update, estimated
     lengths: Lengths  # assumed of rollouts
+    # bytes that the compiler said the step, or the sampler's unit, needs, where it refused it for memory
+    refused: float | None = None
+    # of the step; None, as what follows from it, where the compiler refused it
+    compiled: CompiledStep | None = None
+    memory: Memory | None = None  # of each device, in the step
+    collectives: tuple[Collective, ...] = ()  # of an update
+    work: Work | None = None  # tokens of an update, expected
+    flops: Flops | None = None  # of an update
+    time: StepTime | None = None  # of an update, estimated
     # of a run that samples in the learner's process; None where servers sample, or the compiler refused
-    unit: UnitFacts | None
-    together: Together | None  # what a device holds; None where the compiler refused
-    sampling: Sampling | None  # of a step's rollouts, estimated; None where nothing was compiled to tell
-    cost: RunCost | None  # of the run, estimated
-    knobs: tuple[Knob, ...]  # what would make it fit; empty where it fits
+    unit: UnitFacts | None = None
+    together: Together | None = None  # what a device holds; None where the compiler refused
+    sampling: Sampling | None = None  # of a step's rollouts, estimated; None where nothing was compiled to tell
+    cost: RunCost | None = None  # of the run, estimated
+    knobs: tuple[Knob, ...] = ()  # what would make it fit; empty where it fits
     # the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better
     layout: tuple[int, float] | None = None
 
@@ -96,16 +98,13 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
             "config.plan.sampler_devices = 0, and config.service names servers: say how many devices they have, "
             "--config.plan.sampler_devices=N"
         )
+    lengths = lengths_of(config)
     try:
         compiled = compile_step(config, topology)
     except DoesNotCompile as error:
         knobs = tuple(advise(config, topology, error.needed)) if advice else ()
-        shape, lengths = model_config_of(config), lengths_of(config)
-        return Plan(
-            config, topology, shape, None, error.needed, None, (), None, None, None, lengths, None, None, None, None,
-            knobs,
-        )  # fmt: skip
-    shape, memory, lengths = compiled.model_config, memory_of(compiled.program, compiled.state), lengths_of(config)
+        return Plan(config, topology, model_config_of(config), lengths, refused=error.needed, knobs=knobs)
+    shape, memory = compiled.model_config, memory_of(compiled.program, compiled.state)
     unit, refused = None, None
     if not config.plan.sampler_devices:
         try:
@@ -114,9 +113,7 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
             refused = error.needed
     work = work_of(config, compiled.batch_shape, lengths, shape)
     flops = step_flops(shape, work)
-    found = tuple(
-        collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches)
-    )
+    found = collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches)
     weights = 2.0 * model.count_params(shape) / config.mesh.tensor
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights
     hosts = topology.hosts_of(compiled.mesh)
@@ -124,14 +121,26 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
     sampling, cost = None, None
     if refused is None:
         sampling, cost = price(config, topology, shape, update=time.total, unit=unit)
-    knobs: tuple[Knob, ...] = ()
-    if advice and memory.free(topology.device) < 0:
-        knobs = tuple(advise(config, topology, memory.peak))
+    misfit = advice and memory.free(topology.device) < 0
     return Plan(
-        config, topology, shape, compiled, refused, memory, found, work, flops, time, lengths, unit,
-        None if refused is not None else together(config, memory, unit),
-        sampling, cost, knobs, better_layout(config, shape, compiled.mesh, lengths, flops),
-    )  # fmt: skip
+        config,
+        topology,
+        shape,
+        lengths,
+        refused=refused,
+        compiled=compiled,
+        memory=memory,
+        collectives=tuple(found),
+        work=work,
+        flops=flops,
+        time=time,
+        unit=unit,
+        together=None if refused is not None else together(config, memory, unit),
+        sampling=sampling,
+        cost=cost,
+        knobs=tuple(advise(config, topology, memory.peak)) if misfit else (),
+        layout=better_layout(config, shape, compiled.mesh, lengths, flops),
+    )
 
 
 def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Together:

@@ -18,7 +18,7 @@ import fcntl
 import json
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from isocompute_jax.records import run_files
@@ -101,6 +101,14 @@ class SweepState:
         if record.reason:
             self.reasons[name] = record.reason
         write_record(self.root, name, record)
+
+    def reopen(self, *, keep_stopped: bool, active: Collection[str] = ()) -> None:
+        """Has every run wait that is neither done nor `active`; stopped ones too, unless they stay so."""
+        kept = ("done", "stopped") if keep_stopped else ("done",)
+        for name in self.runs:
+            if self.states[name] not in kept and name not in active:
+                self.states[name] = "waiting"
+                self.reasons.pop(name, None)
 
     def names(self, *states: str) -> tuple[str, ...]:
         """Names of the runs in these states, in plan order."""

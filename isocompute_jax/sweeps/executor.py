@@ -94,11 +94,7 @@ def open_state(
 ) -> SweepState:
     """What is done already and what waits; runs that were stopped as hopeless wait too, unless they stay so."""
     state = books.read_state(runs, pathlib.Path(root), num_workers=num_workers)
-    kept = ("done", "stopped") if keep_stopped else ("done",)
-    for name in state.runs:
-        if state.states[name] not in kept:
-            state.states[name] = "waiting"
-            state.reasons.pop(name, None)
+    state.reopen(keep_stopped=keep_stopped)
     return state
 
 

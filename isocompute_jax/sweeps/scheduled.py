@@ -92,11 +92,7 @@ class _Scheduled:
         self.state, self.scheduler = state, scheduler
         self.jobs = active_jobs(state.root, list(state.runs), scheduler)
         self._stopping: dict[str, str] = {}
-        for name in state.runs:
-            kept = state.states[name] == "done" or (keep_stopped and state.states[name] == "stopped")
-            if not kept and name not in self.jobs:
-                state.states[name] = "waiting"
-                state.reasons.pop(name, None)
+        state.reopen(keep_stopped=keep_stopped, active=self.jobs)
 
     def hand_in(self, runs: Sequence[PlannedRun], at_once: int | None) -> None:
         """Submits what waits, one seed of everything first, unless the budget is spent."""

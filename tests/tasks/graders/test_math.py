@@ -8,13 +8,13 @@ import contextlib
 import json
 import pathlib
 
-import numpy as np
 import pytest
 
-from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, RewardConfig
 from isocompute_jax.tasks.graders import math_compare, math_values
 from isocompute_jax.tasks.graders.math import Math, answer_of
+from tests.tasks.groups import decode, group, rewards_of
 
 PAIRS = pathlib.Path(__file__).parents[1] / "graded_pairs"
 HALVES = sorted(PAIRS.glob("*.jsonl"))
@@ -28,18 +28,9 @@ def boxed(gold: str, answer: str) -> float:
     return reward(gold, f"So it is $\\boxed{{{answer}}}$.")
 
 
-def group(*texts: str) -> RolloutGroup:
-    completions = [
-        Completion.drawn(np.array([*map(ord, text)], np.int32), np.zeros(1), np.zeros(1), "stop") for text in texts
-    ]
-    return RolloutGroup("p", 0, np.zeros(1, np.int32), tuple(completions))
-
-
 @contextlib.contextmanager
 def grading(deadline_s: float):
-    engine = Grading(
-        RewardConfig(workers=1, deadline_s=deadline_s), lambda batch: ["".join(map(chr, b)) for b in batch]
-    )
+    engine = Grading(RewardConfig(workers=1, deadline_s=deadline_s), decode)
     with contextlib.closing(engine):
         yield engine
 
@@ -55,7 +46,7 @@ def test_agreement_with_the_graded_pairs(half):
         ]
         graded = [future.result() for future in futures]
     assert [one.reward_failures for one in graded] == [0] * len(pairs)
-    found = [one.rewards is not None and one.rewards[0] == 1.0 for one in graded]
+    found = [rewards_of(one)[0] == 1.0 for one in graded]
     wrong = [(pair["id"], verdict) for pair, verdict in zip(pairs, found, strict=True) if verdict != pair["verdict"]]
     paid = [name for name, verdict in wrong if verdict]
     assert len(wrong) <= 0.02 * len(pairs) and len(paid) <= 0.005 * len(pairs), wrong
@@ -326,7 +317,7 @@ def test_what_hangs_is_killed_and_counted():
     hangs = r"\boxed{\sum_{a=1}^{10^{7}} \sin(a^2)}"
     with grading(deadline_s=2.5) as engine:
         found = engine.submit(group(hangs, r"\boxed{5}"), Problem("p", "", "5", "math")).result()
-    assert found.rewards is not None and found.rewards.tolist() == [0.0, 1.0]
+    assert rewards_of(found) == [0.0, 1.0]
     assert found.reward_failures == 1
 
 

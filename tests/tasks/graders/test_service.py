@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, RewardConfig
 from isocompute_jax.tasks.graders.service import BATCH
+from tests.tasks.groups import decode, group, rewards_of
 
 
 class Judge(http.server.ThreadingHTTPServer):
@@ -78,7 +79,7 @@ def judging(*faults, **options):
         thread = threading.Thread(target=judge.serve_forever, args=(0.01,))
         thread.start()
         config = RewardConfig(function=judge.url, **{"deadline_s": 10.0, **options})
-        engine = Grading(config, lambda batch: ["".join(map(chr, ids)) for ids in batch])
+        engine = Grading(config, decode)
         try:
             with contextlib.closing(engine):
                 yield judge, engine
@@ -87,19 +88,7 @@ def judging(*faults, **options):
             thread.join()
 
 
-def group(*texts: str) -> RolloutGroup:
-    completions = [
-        Completion.drawn(np.array([*map(ord, text)], np.int32), np.zeros(1), np.zeros(1), "stop") for text in texts
-    ]
-    return RolloutGroup("p", 0, np.zeros(1, np.int32), tuple(completions))
-
-
 PROBLEM = Problem("p", "Why?", "because", "judged")
-
-
-def rewards(found: RolloutGroup) -> list[float]:
-    assert found.rewards is not None
-    return found.rewards.tolist()
 
 
 def test_the_environments_token_goes_along(monkeypatch):
@@ -124,7 +113,7 @@ def test_a_group_is_one_request_of_its_distinct_completions():
     with judging() as (judge, engine):
         engine.check([PROBLEM])
         found = engine.submit(group("a b", "cc", "a b"), PROBLEM).result()
-    np.testing.assert_allclose(rewards(found), [0.3, 0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(rewards_of(found), [0.3, 0.2, 0.3], rtol=1e-6)
     np.testing.assert_array_equal(found.reward_metrics["words"], [2, 1, 2])
     assert [asked["completions"] for asked in judge.requests] == [[""], ["a b", "cc"]]
     assert judge.requests[1]["problems"] == [{"id": "p", "prompt": "Why?", "answer": "because", "task": "judged"}] * 2
@@ -160,7 +149,7 @@ def test_what_may_pass_is_tried_again():
 def test_garbage_and_silence_are_counted_failures(fault, message, caplog):
     with judging(fault, deadline_s=0.6) as (_, engine):
         found = engine.submit(group("abc"), PROBLEM).result()
-    assert rewards(found) == [0.0] and found.reward_failures == 1 and message in caplog.text
+    assert rewards_of(found) == [0.0] and found.reward_failures == 1 and message in caplog.text
 
 
 def test_a_judge_that_is_down_is_said_at_the_start():

@@ -18,25 +18,14 @@ import psutil
 import pytest
 
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
+from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, RewardConfig, get_grader, graded
 from isocompute_jax.tasks.grading.pool import environment
 from tests.tasks import rewards
+from tests.tasks.groups import decode, group, rewards_of
 
 ROOT = pathlib.Path(__file__).parents[3]
 REWARDS = "tests.tasks.rewards"
-
-
-def group(*texts: str, problem_id: str = "p") -> RolloutGroup:
-    """Completions whose tokens are the characters of texts."""
-    completions = [
-        Completion.drawn(np.array([*map(ord, text)], np.int32), np.zeros(1), np.zeros(1), "stop") for text in texts
-    ]
-    return RolloutGroup(problem_id, 0, np.zeros(1, np.int32), tuple(completions))
-
-
-def decode(batch):
-    return ["".join(map(chr, ids)) for ids in batch]
 
 
 def problem(answer="4", task="anything"):
@@ -49,11 +38,6 @@ def grading(function="", **options):
     engine = Grading(RewardConfig(function=name, **{"workers": 1, "deadline_s": 20.0, **options}), decode)
     with contextlib.closing(engine):
         yield engine
-
-
-def rewards_of(graded_group: RolloutGroup) -> list[float]:
-    assert graded_group.rewards is not None and graded_group.rewards.dtype == np.float32
-    return graded_group.rewards.tolist()
 
 
 def test_inline_graders_start_nothing_and_grade_equal_completions_once():
