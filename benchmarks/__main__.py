@@ -16,6 +16,7 @@ import tempfile
 
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 
 GROUP_SIZES = flags.DEFINE_list("group_sizes", ["4", "16", "64", "256"], "Rollouts per problem, n.")
@@ -32,13 +33,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         model = throughput.make_model(SHAPE.value, root)
-        print(throughput.HEADER)
+        print_head(throughput.HEAD, left=())
         for size in GROUP_SIZES.value:
             row = throughput.measure(model, root, group_size=int(size), rollouts=ROLLOUTS.value, steps=STEPS.value)
             theirs = None
             if PEER.value and SHAPE.value == "embedded":
                 theirs = peer.measure(model, group_size=int(size), rollouts=ROLLOUTS.value)
-            print(throughput.line(row, theirs), flush=True)
+            print_row(*throughput.cells(row, theirs))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pathlib
 
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 
 OUT = flags.DEFINE_string("out", "runs/calculator", "Directory of the base model, the problems and the run.")
@@ -34,10 +35,10 @@ def main() -> None:
     config = prepare(out, digits=DIGITS.value, base_steps=BASE_STEPS.value, calls=CALLS.value, seed=SEED.value)
     run = config(ROLLOUTS.value)
     train(run, out / "run")
-    print("| rollouts | avg@4 | called | truncated |\n| --: | --: | --: | --: |")
+    print_head(("rollouts", "avg@4", "called", "truncated"), left=())
     for line in run_files.read_lines(out / "run" / run_files.EVAL):
         cells = (line["avg@4"], line["interruption_rate"], line["truncation_rate"])
-        print(f"| {line['compute']} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |")
+        print_row(line["compute"], *(f"{cell:.3f}" for cell in cells))
 
 
 if __name__ == "__main__":

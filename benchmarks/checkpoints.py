@@ -21,9 +21,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +29,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks import slow_storage
+from benchmarks.shared import seconds_of
 from isocompute_jax import app
 from isocompute_jax.learner import TrainState
 from isocompute_jax.learner.checkpoint import Checkpointer
@@ -79,11 +78,8 @@ def _round(path: pathlib.Path, state: TrainState) -> dict[str, float]:
     path.mkdir()
     taken: dict[str, float] = {}
 
-    def timed(name: str, call: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        value = call()
-        taken[name] = time.perf_counter() - start
-        return value
+    def timed(name: str, call: Callable[[], object]) -> None:
+        taken[name] = seconds_of(call)
 
     with Checkpointer(path / "checkpoints", state) as checkpointer:
         assert checkpointer.restore() is None

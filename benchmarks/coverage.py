@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.families import autocorrelated
-from benchmarks.harness import numbers, percent, print_head, print_row
+from benchmarks.shared import numbers, percent, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit import CurveFit, fit_curves
 from isocompute_jax.fit.curves.forms import hill

@@ -15,13 +15,13 @@ import dataclasses
 import json
 import multiprocessing
 import pathlib
-import resource
 import tempfile
 import time
 from typing import Any
 
 from absl import flags
 
+from benchmarks.shared import peak_mib, print_head, print_row
 from isocompute_jax import app
 
 PROBLEMS = flags.DEFINE_list("problems", ["10000", "50000"], "Numbers of problems.")
@@ -30,15 +30,10 @@ LENGTH = flags.DEFINE_integer("length", 32, "Median length of completions, in to
 PROMPT_TOKENS = flags.DEFINE_integer("prompt_tokens", 256, "Length of prompts, in tokens; a token is a character.", 8)
 KEEP = flags.DEFINE_bool("keep_completions", False, "Keep the texts, too.")
 
-HEADER = (
-    "| problems | rollouts | rollouts/s | MiB at start | peak MiB | MiB of files |\n"
-    "| --: | --: | --: | --: | --: | --: |"
-)
-
 
 def main() -> None:
     """Flags -> table."""
-    print(HEADER)
+    print_head(("problems", "rollouts", "rollouts/s", "MiB at start", "peak MiB", "MiB of files"), left=())
     settings = {
         "samples": SAMPLES.value,
         "length": LENGTH.value,
@@ -53,11 +48,8 @@ def main() -> None:
                 found = pool.apply(measure, (root,), settings)
             size = sum(path.stat().st_size for path in (root / "out").rglob("*") if path.is_file())
         rollouts = number * SAMPLES.value
-        print(
-            f"| {number:,} | {rollouts:,} | {rollouts / found['seconds']:,.0f} | {found['start_mib']:.0f} | "
-            f"{found['peak_mib']:.0f} | {size / 2**20:.0f} |",
-            flush=True,
-        )
+        memory = (f"{found['start_mib']:.0f}", f"{found['peak_mib']:.0f}", f"{size / 2**20:.0f}")
+        print_row(f"{number:,}", f"{rollouts:,}", f"{rollouts / found['seconds']:,.0f}", *memory)
 
 
 def write_problems(path: pathlib.Path, number: int, prompt_tokens: int) -> None:
@@ -72,9 +64,8 @@ def measure(
     root: pathlib.Path, *, samples: int, length: int, prompt_tokens: int, keep_completions: bool
 ) -> dict[str, float]:
     """One curation in this process: seconds, and peak resident memory in MiB."""
-    import jax
-
     from benchmarks.simulated_sampler import SimulatedSampler
+    from benchmarks.small_runs import save_model
     from isocompute_jax import model, tasks
     from isocompute_jax.experiment.config import RunConfig, SamplingConfig
     from isocompute_jax.experiment.curation.config import CurationConfig
@@ -82,8 +73,7 @@ def measure(
 
     tasks.save_arithmetic_tokenizer(root / "tokenizer")
     shape = dataclasses.replace(model.EMBEDDED, max_positions=prompt_tokens + 4 * length)
-    params = model.init_params(shape, jax.random.key(0))
-    model.save_checkpoint(root / "model", shape, params, tokenizer_from=root / "tokenizer")
+    save_model(root / "model", shape, root / "tokenizer")
     tasks.load_tokenizer(root / "model")
     before, start = peak_mib(), time.perf_counter()
 
@@ -100,11 +90,6 @@ def measure(
         make_sampler=simulated,
     )
     return {"seconds": time.perf_counter() - start, "start_mib": before, "peak_mib": peak_mib()}
-
-
-def peak_mib() -> float:
-    """Of this process, so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

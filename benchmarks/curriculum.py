@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import names, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.records import run_files
@@ -117,10 +118,7 @@ BLOCKS = {
         },
     ),
 }
-HEADER = (
-    "| {block} | avg@4 at C = {compute:,} | range | difference | steps | C per step | extra rollouts | without signal "
-    "| epochs | truncated |\n| :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
-)
+HEAD = ("range", "difference", "steps", "C per step", "extra rollouts", "without signal", "epochs", "truncated")
 
 
 def main() -> None:
@@ -128,7 +126,8 @@ def main() -> None:
     preset = with_both_sets(PRESETS[PRESET.value])
     root = stages.prepare(preset, WORKDIR.value)
     stages.make_problem_sets(preset, root)
-    blocks = {name: block for name, block in BLOCKS.items() if not ONLY.value or name in ONLY.value}
+    only = names(ONLY, BLOCKS) or list(BLOCKS)
+    blocks = {name: block for name, block in BLOCKS.items() if name in only}
     runs = [run for name, block in blocks.items() for run in planned(name, block, preset, root)]
     result = run_sweep(runs, root / "runs", num_workers=WORKERS.value)
     if result.failed:
@@ -185,7 +184,7 @@ def print_table(name: str, block: Block, runs: pathlib.Path) -> None:
         for row in block.rows
     }
     compute = min(run.metrics[-1]["compute"] for seeds in logs.values() for run in seeds)
-    print(HEADER.format(block=name, compute=compute))
+    print_head((name, f"avg@4 at C = {compute:,}", *HEAD))
     first = None
     for row, seeds in logs.items():
         scores = np.array([score_at(run.evaluations, compute) for run in seeds])
@@ -193,15 +192,17 @@ def print_table(name: str, block: Block, runs: pathlib.Path) -> None:
         difference = scores - first
         ends = [run.metrics[-1] for run in seeds]
         spread = f"{difference.mean():+.3f} ({difference.min():+.3f} to {difference.max():+.3f})"
-        print(
-            f"| {row} | {scores.mean():.3f} | {scores.min():.3f} to {scores.max():.3f} "
-            f"| {'' if scores is first else spread} "
-            f"| {np.mean([end['step'] for end in ends]):,.0f} "
-            f"| {np.mean([end['compute'] / end['step'] for end in ends]):.1f} "
-            f"| {np.mean([extra(run) for run in seeds]):,.0f} "
-            f"| {np.mean([without_signal(run.metrics) for run in seeds]):.0%} "
-            f"| {np.mean([run.evaluations[-1]['epochs'] for run in seeds]):.1f} "
-            f"| {np.mean([line['truncation_rate'] for run in seeds for line in run.metrics[-50:]]):.1%} |"
+        print_row(
+            row,
+            f"{scores.mean():.3f}",
+            f"{scores.min():.3f} to {scores.max():.3f}",
+            "" if scores is first else spread,
+            f"{np.mean([end['step'] for end in ends]):,.0f}",
+            f"{np.mean([end['compute'] / end['step'] for end in ends]):.1f}",
+            f"{np.mean([extra(run) for run in seeds]):,.0f}",
+            f"{np.mean([without_signal(run.metrics) for run in seeds]):.0%}",
+            f"{np.mean([run.evaluations[-1]['epochs'] for run in seeds]):.1f}",
+            f"{np.mean([line['truncation_rate'] for run in seeds for line in run.metrics[-50:]]):.1%}",
         )
     print()
 

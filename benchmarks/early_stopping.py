@@ -27,17 +27,8 @@ import numpy as np
 from absl import flags
 
 from benchmarks import families
-from benchmarks.harness import (
-    METRIC,
-    Table,
-    forecast_of,
-    long_table,
-    print_head,
-    print_row,
-    studies_of_flags,
-    study_flags,
-    with_all,
-)
+from benchmarks.harness import METRIC, Table, forecast_of, long_table, studies_of_flags, study_flags, with_all
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs

@@ -28,9 +28,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import flags
 
-from benchmarks.harness import print_head, print_row
 from benchmarks.hidden_sweeps import SOURCES, hidden_sweep
 from benchmarks.settling import WAYS, Outcome, Rules, play
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError
 

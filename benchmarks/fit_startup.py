@@ -23,6 +23,7 @@ import time
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.curves.forms import hill
 
@@ -77,7 +78,7 @@ def measure(table: pathlib.Path, root: pathlib.Path) -> tuple[float, float, int]
 
 def main() -> None:
     """Flags -> table."""
-    print("| study | compile cache | CPU s | wall s | programs |\n| :-- | :-- | --: | --: | --: |", flush=True)
+    print_head(("study", "compile cache", "CPU s", "wall s", "programs"), left=(0, 1))
     for name in PARTS.value:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
@@ -86,7 +87,7 @@ def main() -> None:
             runs["warm"] = [measure(root / "study.csv", root) for _ in range(REPEATS.value)]
         for cache, found in runs.items():
             cpu, wall, programs = min(found)
-            print(f"| {what} | {cache} | {cpu:.1f} | {wall:.1f} | {programs} |", flush=True)
+            print_row(what, cache, f"{cpu:.1f}", f"{wall:.1f}", programs)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ floor and asymptote of each cell, and polished from the lowest local minima of t
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ import scipy.ndimage
 import scipy.optimize
 from absl import flags
 
+from benchmarks.shared import peak_mib, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit import FitOptions, fit_curves
 from isocompute_jax.fit.curves.fit_options import prepare
@@ -62,11 +62,6 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     result = work()
     return result, time.process_time() - cpu, time.perf_counter() - wall
-
-
-def peak_mib() -> float:
-    """The largest resident memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
 
 
 def model(x: np.ndarray, floor: float, gain: float, middle: float, log_steepness: float) -> np.ndarray:
@@ -165,13 +160,13 @@ def main() -> None:
     compute, rewards = make_curves(sizes[0], rng)
     _, compile_s, _ = timed(lambda: fit_curves([compute], [rewards[0]], options=point))
 
-    print("| curves | CPU s | wall s | CPU us per curve | peak MiB |\n| --: | --: | --: | --: | --: |", flush=True)
+    print_head(("curves", "CPU s", "wall s", "CPU us per curve", "peak MiB"), left=())
     first: tuple[Any, float, float] = ([], 0.0, 0.0)
     for size in sizes:
         x, y = (compute, rewards) if size == sizes[0] else make_curves(size, rng)
         fits, cpu, wall = timed(lambda x=x, y=y: fit_curves([x] * len(y), list(y), options=point))
         first = (fits, cpu, wall) if size == sizes[0] else first
-        print(f"| {size:,} | {cpu:.2f} | {wall:.2f} | {1e6 * cpu / size:,.0f} | {peak_mib():,.0f} |", flush=True)
+        print_row(f"{size:,}", f"{cpu:.2f}", f"{wall:.2f}", f"{1e6 * cpu / size:,.0f}", f"{peak_mib():,.0f}")
         del fits
 
     ours = np.array([fit.sse for fit in first[0]])
@@ -183,17 +178,17 @@ def main() -> None:
     fit_curves([compute], [rewards[0]], options=full)
     _, interval_s, interval_wall = timed(lambda: fit_curves([compute] * sizes[0], list(rewards), options=full))
     least = least_squares(np.log(compute), rewards)
-    per_curve, per_scipy = first[1] / sizes[0], their_s / count
-    print(
-        f"\n| {POINTS.value} points | curves | CPU s | wall s | CPU us per curve | ratio | within 0.1% of the least |"
-    )
-    print("| :-- | --: | --: | --: | --: | --: | --: |")
-    print(f"| ours (and {compile_s:.1f} s to compile) | {sizes[0]:,} | {first[1]:.2f} | {first[2]:.2f} "
-          f"| {1e6 * per_curve:,.0f} | 1 | {share_found(ours, least)} |")  # fmt: skip
-    print(f"| SciPy curve_fit | {count:,} | {their_s:.2f} | {their_wall:.2f} | {1e6 * per_scipy:,.0f} "
-          f"| {per_scipy / per_curve:.0f} | {share_found(theirs, least[:count])} |")  # fmt: skip
-    print(f"| ours with 95% profile intervals | {sizes[0]:,} | {interval_s:.2f} "
-          f"| {interval_wall:.2f} | {1e6 * interval_s / sizes[0]:,.0f} | {interval_s / first[1]:.0f} | |")  # fmt: skip
+    head = ("curves", "CPU s", "wall s", "CPU us per curve", "ratio", "within 0.1% of the least")
+    print()
+    print_head((f"{POINTS.value} points", *head))
+    for name, curves, cpu, wall, good in (
+        (f"ours (and {compile_s:.1f} s to compile)", sizes[0], *first[1:], share_found(ours, least)),
+        ("SciPy curve_fit", count, their_s, their_wall, share_found(theirs, least[:count])),
+        ("ours with 95% profile intervals", sizes[0], interval_s, interval_wall, ""),
+    ):
+        each = cpu / curves
+        ratio = f"{each / (first[1] / sizes[0]):.0f}"
+        print_row(name, f"{curves:,}", f"{cpu:.2f}", f"{wall:.2f}", f"{1e6 * each:,.0f}", ratio, good)
 
 
 if __name__ == "__main__":

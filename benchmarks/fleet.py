@@ -22,25 +22,22 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
 import logging
 import os
 import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 
 import jax
-import numpy as np
 from absl import flags
 
-from benchmarks.servers import serving
+from benchmarks.servers import endless_groups, sampling, serving
+from benchmarks.shared import print_head, print_row, spread
+from benchmarks.small_runs import save_model
 from isocompute_jax import app, model
 from isocompute_jax.model import EMBEDDED
-from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.client.fleet import RemoteSampler
-from isocompute_jax.service.client.service_config import ServiceConfig
 
 _SERVERS = flags.DEFINE_list("servers", ["4", "64"], "Numbers of servers; ratios are to the first.")
 _IN_FLIGHT = flags.DEFINE_integer("in_flight", 4096, "Rollouts in flight.", 1)
@@ -50,12 +47,15 @@ _ROLLOUTS = flags.DEFINE_integer("rollouts", 16_384, "Rollouts that are measured
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Rounds.", 1)
 _IDLE_S = flags.DEFINE_float("idle_s", 5.0, "How long nothing is in flight, in seconds.", 0.1)
 _UPDATES = flags.DEFINE_integer("updates", 3, "Updates that are measured in each round.", 1)
-_JSON = flags.DEFINE_string("json", "", "File for the figures of each round.")
 
 SHAPE = dataclasses.replace(EMBEDDED, max_positions=1024)
 MEDIAN_LENGTH, TAIL, MAX_TOKENS = 64, 0.5, 512
 NO_TIME = 1e9
 """Tokens per second of an engine that takes none."""
+HEAD = (
+    *("a rollout takes", "servers", "rollouts/s", "client us per rollout", "ratio", "from .. to"),
+    *("idle", "an update"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,47 +74,34 @@ def main() -> None:
     turns: dict[tuple[float, int], list[Turn]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
-        params = model.init_params(SHAPE, jax.random.key(0))
-        model.save_checkpoint(root / "model", SHAPE, params, tokenizer_from=None)
+        save_model(root / "model", SHAPE)
         cases = [(seconds, count) for seconds in map(float, _GROUP_S.value) for count in map(int, _SERVERS.value)]
         for _, (seconds, count) in itertools.product(range(_REPEATS.value), cases):
-            turns[seconds, count].append(take_turn(root, params, count=count, seconds=seconds))
-    print("| a rollout takes | servers | rollouts/s | client us per rollout | ratio | from .. to | idle | an update |")
-    print("| --: | --: | --: | --: | --: | --: | --: | --: |")
+            turns[seconds, count].append(take_turn(root, count=count, seconds=seconds))
+    print_head(HEAD, left=())
     for seconds, count in cases:
-        print(line(seconds, count, turns[seconds, count], turns[seconds, int(_SERVERS.value[0])]), flush=True)
-    if _JSON.value:
-        figures = [
-            {
-                "seconds": seconds,
-                "servers": count,
-                "turns": [dataclasses.asdict(turn) for turn in turns[seconds, count]],
-            }
-            for seconds, count in cases
-        ]
-        pathlib.Path(_JSON.value).write_text(json.dumps(figures, indent=1))
+        print_row(*cells(seconds, count, turns[seconds, count], turns[seconds, int(_SERVERS.value[0])]))
 
 
-def line(seconds: float, count: int, turns: list[Turn], first: list[Turn]) -> str:
-    """A line of the table; `first` are the turns that ratios are to."""
+def cells(seconds: float, count: int, turns: list[Turn], first: list[Turn]) -> list[object]:
+    """The cells of `HEAD`; `first` are the turns that ratios are to."""
     middle = {
         field.name: statistics.median(getattr(turn, field.name) for turn in turns) for field in dataclasses.fields(Turn)
     }
     ratios = [turn.cpu_us / other.cpu_us for turn, other in zip(turns, first, strict=True)]
-    cells = [
+    return [
         f"{seconds:g} s" if seconds else "no time",
         count,
         f"{middle['rollouts_per_s']:,.0f}",
         f"{middle['cpu_us']:.0f}",
         f"{statistics.median(ratios):.2f}",
-        f"{min(ratios):.2f} .. {max(ratios):.2f}",
+        spread(ratios),
         f"{middle['idle_ms']:.0f} ms/s",
         f"{middle['update_ms']:.0f} ms",
     ]
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def take_turn(root: pathlib.Path, params: model.Params, *, count: int, seconds: float) -> Turn:
+def take_turn(root: pathlib.Path, *, count: int, seconds: float) -> Turn:
     """A sampler over new servers, measured idle, under load and while it updates them."""
     arguments = [
         f"--model={root / 'model'}",
@@ -124,21 +111,19 @@ def take_turn(root: pathlib.Path, params: model.Params, *, count: int, seconds: 
         f"--tail={TAIL}",
         f"--tokens_per_s={MEDIAN_LENGTH / seconds if seconds else NO_TIME}",
     ]
-    with serving("benchmarks.simulated", arguments, count=1, root=root) as [servers]:
-        service = ServiceConfig(endpoints=servers.address)
-        sampler = RemoteSampler(service, SHAPE, session=f"fleet-{os.getpid()}", in_flight="abort")
-        try:
-            sampler.update_weights(params, version=0)
-            began = cpu_s()
-            time.sleep(_IDLE_S.value)
-            idle = (cpu_s() - began) / _IDLE_S.value
-            rate, rollout = load(sampler)
-            began = cpu_s()
-            for version in range(1, _UPDATES.value + 1):
-                sampler.update_weights(params, version=version)
-            update = (cpu_s() - began) / _UPDATES.value
-        finally:
-            sampler.close()
+    params = model.init_params(SHAPE, jax.random.key(0))
+    with (
+        serving("benchmarks.simulated", arguments, count=1, root=root) as [servers],
+        sampling(servers.address, SHAPE) as sampler,
+    ):
+        began = cpu_s()
+        time.sleep(_IDLE_S.value)
+        idle = (cpu_s() - began) / _IDLE_S.value
+        rate, rollout = load(sampler)
+        began = cpu_s()
+        for version in range(1, _UPDATES.value + 1):
+            sampler.update_weights(params, version=version)
+        update = (cpu_s() - began) / _UPDATES.value
     return Turn(rate, 1e6 * rollout, 1e3 * idle, 1e3 * update)
 
 
@@ -146,7 +131,7 @@ def load(sampler: RemoteSampler) -> tuple[float, float]:
     """Rollouts per second, and seconds of processor time per rollout; at the end nothing is in flight."""
     groups = _IN_FLIGHT.value // _GROUP_SIZE.value
     measured = max(1, _ROLLOUTS.value // _GROUP_SIZE.value)
-    source = requests()
+    source = endless_groups(_GROUP_SIZE.value, max_tokens=MAX_TOKENS)
     sampler.submit(list(itertools.islice(source, groups)))
     began = began_cpu = rate = cost = 0.0
     for number, _ in enumerate(sampler.completed(), 1):
@@ -158,13 +143,6 @@ def load(sampler: RemoteSampler) -> tuple[float, float]:
             rollouts = measured * _GROUP_SIZE.value
             rate, cost = rollouts / (time.monotonic() - began), (cpu_s() - began_cpu) / rollouts
     return rate, cost
-
-
-def requests() -> Iterator[SampleRequest]:
-    """Groups of one short prompt without end, each with random numbers of its own."""
-    prompt, params = np.arange(3, 12, dtype=np.int32), SamplingParams(1.0, 1.0, MAX_TOKENS)
-    for number in itertools.count():
-        yield SampleRequest(f"p{number}", prompt, _GROUP_SIZE.value, 0, 0, (), params)
 
 
 def cpu_s() -> float:

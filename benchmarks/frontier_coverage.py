@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
-from benchmarks.harness import numbers, percent, print_head, print_row
 from benchmarks.known_switches import SWEEPS, Answer, Condition, answers, simulate
+from benchmarks.shared import numbers, percent, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.curves.forms import hill
 

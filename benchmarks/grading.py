@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.pipeline import Pipeline
@@ -135,7 +136,7 @@ def step_seconds(reward: str, *, staleness: int) -> tuple[float, float]:
 
 def main() -> None:
     """Flags -> table."""
-    print("| reward | k | s/step | waited for graders, s | slower | latency |\n| --- | --- | --- | --- | --- | --- |")
+    print_head(("reward", "k", "s/step", "waited for graders, s", "slower", "latency"))
     for staleness in (0, 1):
         least = None
         for name, reward in (
@@ -146,11 +147,8 @@ def main() -> None:
             seconds, waited = step_seconds(reward, staleness=staleness)
             least = seconds if least is None else least
             added = seconds - least
-            print(
-                f"| {name} | {staleness} | {seconds:.3f} | {waited:.3f} | {added / least:+.2%} | "
-                f"{added / (_WAIT_MS.value / 1e3):.1f} |",
-                flush=True,
-            )
+            slower, latency = f"{added / least:+.2%}", f"{added / (_WAIT_MS.value / 1e3):.1f}"
+            print_row(name, staleness, f"{seconds:.3f}", f"{waited:.3f}", slower, latency)
 
 
 if __name__ == "__main__":

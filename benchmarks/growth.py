@@ -15,22 +15,17 @@ quantity (1: linear).
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 import pathlib
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import in_a_process, kept_points, median_seconds, names, print_head, print_row, save_picture
 from isocompute_jax import app
-from isocompute_jax.records.errors import InputError, RunError
 
 PROBLEMS, PROMPT, COMPLETION = 4, 16, 16
 BASE = {"tokens": 0, "group_size": 16, "vocabulary": 32, "devices": 1}
@@ -46,10 +41,7 @@ LABELS = {
     "vocabulary": "vocabulary",
     "devices": "fake devices",
 }
-HEADER = (
-    "| | | update ms | growth | slope | sampling ms | growth | slope |\n"
-    "| :-- | --: | --: | --: | --: | --: | --: | --: |"
-)
+HEAD = ("", "", "update ms", "growth", "slope", "sampling ms", "growth", "slope")
 
 AXES = flags.DEFINE_list("axes", list(POINTS), f"What grows: some of {', '.join(POINTS)}.")
 REPEATS = flags.DEFINE_integer("repeats", 5, "Timed steps of each point, after two that are not.", 1)
@@ -68,31 +60,20 @@ def main() -> None:
         axis, _, value = ONE.value.partition(":")
         print(json.dumps(measure(**{**BASE, axis: int(value)})))
         return
-    for axis in AXES.value:
-        if axis not in POINTS:
-            raise InputError(f"--axes: {axis!r} is none of {', '.join(POINTS)}")
-    print(HEADER)
-    kept = pathlib.Path(POINTS_FILE.value) if POINTS_FILE.value else None
-    found: dict[str, list[Point]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    for axis in AXES.value:
+    axes = names(AXES, POINTS)
+    print_head(HEAD)
+    found: dict[str, list[Point]] = kept_points(POINTS_FILE.value)
+    for axis in axes:
         points = found.setdefault(axis, [])
         for number, value in enumerate(POINTS[axis]):
-            if number == len(points):
-                points.append(in_process(axis, value))
-                if kept:
-                    kept.write_text(json.dumps(found))
-            print(line(axis, points[: number + 1]), flush=True)
+            if number == len(points):  # seconds of `update` and, but for rows, `sampling`
+                one = [f"--one={axis}:{value}", f"--repeats={REPEATS.value}"]
+                points.append({"value": value, **in_a_process("growth", one, what=f"{axis} = {value}")})
+                if POINTS_FILE.value:
+                    pathlib.Path(POINTS_FILE.value).write_text(json.dumps(found))
+            print_row(*cells(axis, points[: number + 1]))
     if PICTURE.value:
         draw(found, pathlib.Path(PICTURE.value))
-
-
-def in_process(axis: str, value: int) -> Point:
-    """A point, measured in a process of its own: `value`, and seconds of `update` and, but for rows, `sampling`."""
-    command = [sys.executable, "-m", "benchmarks.growth", f"--one={axis}:{value}", f"--repeats={REPEATS.value}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError(f"{axis} = {value}: it failed\n{done.stderr[-2000:]}")
-    return {"value": value, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def measure(*, tokens: int, group_size: int, vocabulary: int, devices: int) -> Point:
@@ -117,12 +98,16 @@ def measure(*, tokens: int, group_size: int, vocabulary: int, devices: int) -> P
     weights = np.full_like(advantages, 1 / (rollouts * (tokens or COMPLETION)))
     placed = learner.place_batch(batch, mesh)
     credited = learner.Credit(advantages, weights, weights)
-    found = {"update": timed(lambda: jax.block_until_ready(step(state, placed, credited, 1e-6)))}
+
+    def update() -> None:
+        jax.block_until_ready(step(state, placed, credited, 1e-6))
+
+    found = {"update": median_seconds(update, REPEATS.value)}
     if not tokens:
         sampler = InProcessSampler(
             config, state.params, pad_token=0, max_prompt_tokens=PROMPT, max_rollouts_per_dispatch=1024, mesh=mesh
         )
-        found["sampling"] = timed(lambda: _sample(sampler, group_size, vocabulary))
+        found["sampling"] = median_seconds(lambda: _sample(sampler, group_size, vocabulary), REPEATS.value)
     return found
 
 
@@ -168,25 +153,15 @@ def _sample(sampler: Any, group_size: int, vocabulary: int) -> None:
     assert len(list(sampler.completed())) == PROBLEMS
 
 
-def timed(function: Callable[[], Any]) -> float:
-    """Median seconds."""
-    seconds = []
-    for number in range(REPEATS.value + 2):
-        started = time.perf_counter()
-        function()
-        seconds += [time.perf_counter() - started] if number > 1 else []
-    return statistics.median(seconds)
-
-
-def line(axis: str, points: Sequence[Point]) -> str:
-    """The last point's line of the table."""
-    cells = [axis, f"{points[-1]['value']:,.0f}"]
+def cells(axis: str, points: Sequence[Point]) -> list[str]:
+    """The last point's row."""
+    found = [axis, f"{points[-1]['value']:,.0f}"]
     for name in ("update", "sampling"):
         if name not in points[-1]:
-            cells += ["-", "", ""]
+            found += ["-", "", ""]
             continue
-        cells += [f"{1e3 * points[-1][name]:,.1f}", *(growth(points, name) if len(points) > 1 else ("", ""))]
-    return f"| {' | '.join(cells)} |"
+        found += [f"{1e3 * points[-1][name]:,.1f}", *(growth(points, name) if len(points) > 1 else ("", ""))]
+    return found
 
 
 def growth(points: Sequence[Point], name: str) -> tuple[str, str]:
@@ -200,7 +175,6 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
     """A panel for each quantity, both axes logarithmic, with what linear growth from the last point back would be."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-    from PIL import Image  # a dependency of matplotlib
 
     from isocompute_jax.fit.report.figures import style
 
@@ -230,9 +204,7 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
         handles = [Line2D([], [], color=colour, marker="o", label=name) for name, colour in colours.items()]
         handles.append(Line2D([], [], color=style.QUIET, linestyle=style.DASHED, label="linear growth"))
         style.legend(figure, handles, columns=3)
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=120)
-    Image.open(data).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
+        save_picture(figure, path)
 
 
 def _short(value: float) -> str:

@@ -31,8 +31,8 @@ from absl import flags
 from benchmarks.h200_cases import KERNELS, Case, cases
 from benchmarks.h200_runs import Results, measured, missing_kernels, versions
 from benchmarks.h200_tables import tables
+from benchmarks.shared import names
 from isocompute_jax import app
-from isocompute_jax.records.errors import InputError
 
 PARTS = ("rate", "attention", "learner_1.5b", "learner_7b", "torch", "decode")
 RESULTS = "results.jsonl"
@@ -51,24 +51,18 @@ def main() -> None:
     if ONE.value is not None:
         print(json.dumps(_one(Case(**json.loads(ONE.value)))))
         return
-    parts = [part for part in PARTS_FLAG.value if part]
-    for part in parts:
-        if part not in PARTS:
-            raise InputError(f"--parts: {part!r} is none of {', '.join(PARTS)}")
-    for kernel in ATTENTION.value:
-        if kernel not in KERNELS:
-            raise InputError(f"--attention: {kernel!r} is none of {', '.join(KERNELS)}")
+    parts, kernels = names(PARTS_FLAG, PARTS), names(ATTENTION, KERNELS)
     out = pathlib.Path(OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     results = Results(out / RESULTS)
     if parts:
         results.add({"kind": "versions", **versions()})
-        for line in missing_kernels(ATTENTION.value):
+        for line in missing_kernels(kernels):
             results.add(line)
     deadline = time.monotonic() + BUDGET.value
     for case in cases(small=SMALL.value):
         if case.part in parts:
-            for found in measured(case, results, ATTENTION.value, deadline=deadline, limit_s=LIMIT.value):
+            for found in measured(case, results, kernels, deadline=deadline, limit_s=LIMIT.value):
                 results.add(found)
     print("\n".join(tables(results.lines)))
 

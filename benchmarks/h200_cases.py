@@ -11,6 +11,10 @@ KERNELS = (*FUSED, "chunked")
 """Of attention, the quickest first; a learner takes the first that works."""
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2.5-0.5b": dict(
+        vocab_size=151_936, embed_dim=896, num_layers=24, num_heads=14, num_kv_heads=2, head_dim=64, mlp_dim=4864,
+        tied_embeddings=True,
+    ),
     "qwen2.5-1.5b": dict(
         vocab_size=151_936, embed_dim=1536, num_layers=28, num_heads=12, num_kv_heads=2, head_dim=128, mlp_dim=8960,
         tied_embeddings=True,

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from benchmarks.h200_cases import Case, shape_of
+from benchmarks.shared import median_seconds
 from isocompute_jax import learner, model
 from isocompute_jax.accelerators import known_device
 from isocompute_jax.model.flops import Work, step_flops
@@ -56,14 +57,9 @@ def model_config(case: Case) -> model.ModelConfig:
     )
 
 
-def median_seconds(step: Callable[[], Any], repeats: int) -> float:
-    """Of calls that are waited for, after two that are not timed."""
-    seconds = []
-    for number in range(repeats + 2):
-        started = time.perf_counter()
-        jax.block_until_ready(step())
-        seconds += [time.perf_counter() - started] if number > 1 else []
-    return statistics.median(seconds)
+def step_seconds(step: Callable[[], Any], repeats: int) -> float:
+    """The median of calls that are waited for, after two that are not timed."""
+    return median_seconds(lambda: jax.block_until_ready(step()), repeats)
 
 
 def product_rate(size: int) -> float:
@@ -74,7 +70,7 @@ def product_rate(size: int) -> float:
     def products(a: jax.Array, b: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 16, lambda _, x: (x @ b * (1 / size**0.5)).astype(x.dtype), a)
 
-    return 16 * 2 * size**3 / median_seconds(lambda: products(a, b), 5)
+    return 16 * 2 * size**3 / step_seconds(lambda: products(a, b), 5)
 
 
 def _product_size(case: Case) -> int:
@@ -126,7 +122,7 @@ def attention_of(case: Case) -> dict[str, Any]:
     started = time.perf_counter()
     compiled: Any = gradients.lower(q, k, v, first).compile()
     compile_s = time.perf_counter() - started
-    seconds = median_seconds(lambda: compiled(q, k, v, first), case.repeats)
+    seconds = step_seconds(lambda: compiled(q, k, v, first), case.repeats)
     flops = 12.0 * config.num_heads * config.head_dim * pairs_of(first)
     return {"seconds": seconds, "flops": flops, "product_rate": rate, "compile_s": compile_s}
 
@@ -210,7 +206,7 @@ def learner_of(case: Case) -> dict[str, Any]:
         held[0], metrics = tuned["program"](held[0], batch, credited, jnp.float32(1e-6))
         return metrics
 
-    seconds = median_seconds(update, case.repeats)
+    seconds = step_seconds(update, case.repeats)
     tokens, pairs = float(case.rows * case.row_tokens), pairs_of(firsts(case.rows, case.row_tokens, case.sequence))
     flops = step_flops(config, Work(case.rows, tokens, tokens, pairs, pairs, 1))
     metrics = {name: float(value) for name, value in update().items() if name in ("loss", "gradient_norm")}

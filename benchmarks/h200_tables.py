@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.shared import row
+
 GIB = 2**30
 Line = dict[str, Any]
 
@@ -33,11 +35,11 @@ def tables(lines: Sequence[Line]) -> Iterator[str]:
         if not found:
             continue
         yield ""
-        yield f"| {' | '.join(head)} |"
-        yield "| " + " | ".join([":--"] + ["--:"] * (len(head) - 1)) + " |"
+        yield row(*head)
+        yield row(":--", *["--:"] * (len(head) - 1))
         for line in found:
             cells = _cells(line, lines) if line["status"] == "ok" else [f"{line['status']}: {line['why']}"]
-            yield f"| {' | '.join([line['name'], *cells, *[''] * (len(head) - 1 - len(cells))])} |"
+            yield row(line["name"], *cells, *[""] * (len(head) - 1 - len(cells)))
 
 
 def _cells(line: Line, lines: Sequence[Line]) -> list[str]:

@@ -7,13 +7,12 @@ time, so that no [tokens, V] exists. Sequences of a row are a batch, and attenti
 
 from __future__ import annotations
 
-import statistics
-import time
 from typing import Any
 
 import numpy as np
 
 from benchmarks.h200_cases import Case, shape_of
+from benchmarks.shared import median_seconds
 from isocompute_jax.records.errors import InputError
 
 CHUNK = 2048
@@ -100,11 +99,9 @@ def _product_rate(torch: Any, device: Any, size: int) -> float:
 
 
 def _median_seconds(torch: Any, device: Any, step: Any, repeats: int) -> float:
-    seconds = []
-    for number in range(repeats + 2):
-        started = time.perf_counter()
+    def waited_for() -> None:
         step()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds += [time.perf_counter() - started] if number > 1 else []
-    return statistics.median(seconds)
+
+    return median_seconds(waited_for, repeats)

@@ -1,8 +1,8 @@
-"""What benchmarks of the fitter share: simulated studies, long tables, the fitter's view of them, Markdown tables."""
+"""What benchmarks of the fitter share: simulated studies, long tables, and the fitter's view of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.fit.stages import Stages
-from isocompute_jax.records.errors import InputError
 
 METRIC = "avg@4"
 Table = dict[str, np.ndarray]
@@ -73,28 +72,3 @@ def with_all(rows: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Sequence[
     """Rows by family, and at the end those of all families together."""
     yield from rows.items()
     yield "all", [row for part in rows.values() for row in part]
-
-
-def percent(hits: np.ndarray) -> str:
-    """A share with its Monte-Carlo standard error."""
-    share = hits.mean()
-    return f"{share:.1%} ± {100 * np.sqrt(share * (1 - share) / len(hits)):.1f}"
-
-
-def numbers(flag: flags.FlagHolder) -> list[float]:
-    """The values of a list flag."""
-    try:
-        return [float(text) for text in flag.value]
-    except ValueError:
-        raise InputError(f"--{flag.name}={','.join(flag.value)} must be numbers with commas between them") from None
-
-
-def print_head(columns: Sequence[str], *, left: Collection[int] = (0,)) -> None:
-    """The head of a Markdown table, of which columns `left` are aligned to the left and the others to the right."""
-    print_row(*columns)
-    print_row(*(":--" if place in left else "--:" for place in range(len(columns))))
-
-
-def print_row(*cells: object) -> None:
-    """A row of a Markdown table."""
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app, model
 
 VOCABULARIES = flags.DEFINE_list("vocabularies", ["32000", "128256", "152064"], "Sizes of the vocabulary.")
@@ -165,10 +166,9 @@ def main() -> None:
     """Flags -> table."""
     found = {int(vocab): measure(int(vocab), EMBED_DIM.value, TOKENS.value) for vocab in VOCABULARIES.value}
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}: largest (mean) error, error of the gradient\n")
-    print(f"| model | head | {' | '.join(f'V = {vocab:,}' for vocab in found)} |")
-    print(f"| :-- | :-- | {' | '.join('--:' for _ in found)} |")
+    print_head(("model", "head", *(f"V = {vocab:,}" for vocab in found)), left=(0, 1))
     for key in next(iter(found.values())):
-        print(f"| {' | '.join(key)} | {' | '.join(cells[key] for cells in found.values())} |")
+        print_row(*key, *(cells[key] for cells in found.values()))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import families
-from benchmarks.harness import print_head, print_row, studies_of_flags, study_flags, with_all
+from benchmarks.harness import studies_of_flags, study_flags, with_all
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.held_out import HeldOut, held_out_quarter

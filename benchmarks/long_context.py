@@ -18,8 +18,6 @@ from __future__ import annotations
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,8 +25,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import in_a_process, peak_mib, print_head, print_row, spread
 from isocompute_jax import app
-from isocompute_jax.records.errors import RunError
 
 TOKENS = flags.DEFINE_list("tokens", ["1024", "4096", "16384", "32768"], "Tokens of the row.")
 SEQUENCE = flags.DEFINE_integer("sequence", 0, "Tokens of each of its sequences; 0: the row is one.", lower_bound=0)
@@ -40,9 +38,9 @@ ONE = flags.DEFINE_enum("one", None, ["ours", "torch"], "Measure this one for th
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, MLP = 512, 256, 4, 4, 2, 768
 MIB = 2**20
-HEADER = (
-    "| tokens | seconds | torch | ratio | CPU s | torch | ratio | peak MiB | torch | ratio | of XLA's account |\n"
-    "| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+HEAD = (
+    *("tokens", "seconds", "torch", "ratio", "CPU s", "torch", "ratio", "peak MiB", "torch", "ratio"),
+    "of XLA's account",
 )
 
 
@@ -52,21 +50,17 @@ def main() -> None:
         tokens = int(TOKENS.value[0])
         print(json.dumps({"ours": ours, "torch": theirs}[ONE.value](tokens, SEQUENCE.value or tokens)))
         return
-    print(HEADER)
+    print_head(HEAD, left=())
     for tokens in TOKENS.value:
         rounds = [(measured("ours", tokens), measured("torch", tokens)) for _ in range(ROUNDS.value)]
-        print(line(int(tokens), rounds), flush=True)
+        print_row(*cells(int(tokens), rounds))
 
 
 def measured(name: str, tokens: str) -> dict[str, float]:
     """One of both in a process of its own."""
     options = [f"--one={name}", f"--tokens={tokens}", f"--sequence={SEQUENCE.value}", f"--repeats={REPEATS.value}"]
     options += [f"--remat={REMAT.value}", f"--warm={WARM.value}"]
-    command = [sys.executable, "-m", "benchmarks.long_context", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunError(f"{name}, {tokens} tokens: it failed\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_a_process("long_context", options, what=f"{name}, {tokens} tokens")
 
 
 def timed(step: Callable[[], Any]) -> dict[str, float]:
@@ -80,20 +74,13 @@ def timed(step: Callable[[], Any]) -> dict[str, float]:
         step()
         seconds.append(time.perf_counter() - start)
         processor.append(time.process_time() - used)
-    return {
-        "seconds": statistics.median(seconds),
-        "cpu_s": statistics.median(processor),
-        "peak_mib": _peak() - before,
-    }
+    middle = {"seconds": statistics.median(seconds), "cpu_s": statistics.median(processor)}
+    return middle | {"peak_mib": peak_mib() - before}
 
 
 def _resident() -> float:
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize() / MIB
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # in KiB on Linux
 
 
 def ours(tokens: int, sequence: int) -> dict[str, float]:
@@ -161,28 +148,20 @@ def _tokens(rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, VOCABULARY, (rows, length))
 
 
-def line(tokens: int, rounds: Sequence[tuple[dict[str, float], dict[str, float]]]) -> str:
-    """One line of the table; ratios above 1 mean that this library is faster, or smaller."""
+def cells(tokens: int, rounds: Sequence[tuple[dict[str, float], dict[str, float]]]) -> list[str]:
+    """The cells of `HEAD`; ratios above 1 mean that this library is faster, or smaller."""
 
     def median(side: int, name: str) -> float:
         return statistics.median(found[side][name] for found in rounds)
 
     ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in rounds]
-    spread = f" ({min(ratios):.2f} .. {max(ratios):.2f})" if len(ratios) > 1 else ""
-    cells = (
-        f"{tokens:,}",
-        f"{median(0, 'seconds'):.2f}",
-        f"{median(1, 'seconds'):.2f}",
-        f"{statistics.median(ratios):.2f}x{spread}",
-        f"{median(0, 'cpu_s'):.2f}",
-        f"{median(1, 'cpu_s'):.2f}",
-        f"{median(1, 'cpu_s') / median(0, 'cpu_s'):.2f}x",
-        f"{median(0, 'peak_mib'):,.0f}",
-        f"{median(1, 'peak_mib'):,.0f}",
-        f"{median(1, 'peak_mib') / median(0, 'peak_mib'):.2f}x",
-        f"{median(0, 'account_mib'):,.0f}",
-    )
-    return "| " + " | ".join(cells) + " |"
+    range_of = f" ({spread(ratios)})" if len(ratios) > 1 else ""
+    found = [f"{tokens:,}", *(f"{median(side, 'seconds'):.2f}" for side in (0, 1))]
+    found.append(f"{statistics.median(ratios):.2f}x{range_of}")
+    for name, digits in (("cpu_s", ".2f"), ("peak_mib", ",.0f")):
+        ours, theirs = median(0, name), median(1, name)
+        found += [f"{ours:{digits}}", f"{theirs:{digits}}", f"{theirs / ours:.2f}x"]
+    return [*found, f"{median(0, 'account_mib'):,.0f}"]
 
 
 if __name__ == "__main__":

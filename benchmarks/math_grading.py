@@ -17,6 +17,7 @@ import time
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.tasks import Grading, RewardConfig
@@ -51,8 +52,8 @@ def main() -> None:
     """Flags -> tables."""
     for path in sorted(pathlib.Path(_PAIRS.value).glob("*.jsonl")):
         pairs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        print(f"\n{path.stem}\n\n| class | pairs | math | wrongly paid | math-verify | wrongly paid |")
-        print("| --- | --- | --- | --- | --- | --- |")
+        print(f"\n{path.stem}\n")
+        print_head(("class", "pairs", "math", "wrongly paid", "math-verify", "wrongly paid"))
         found = [verdicts(name, pairs) for name in ("math", "benchmarks.rewards:math_verify_alone")]
         classes = collections.Counter(pair["class"] for pair in pairs)
         for name in [*classes, "all"]:
@@ -62,7 +63,7 @@ def main() -> None:
                 agree = sum(paid[i] == pairs[i]["verdict"] for i in places)
                 wrongly = sum(paid[i] and not pairs[i]["verdict"] for i in places)
                 cells += [f"{agree / len(places):.1%}", str(wrongly)]
-            print(f"| {' | '.join(cells)} |")
+            print_row(*cells)
         for name, (_, failures, milliseconds) in zip(("math", "math-verify"), found, strict=True):
             print(f"{name}: {failures} hung or failed, {milliseconds:.1f} ms a pair (median, its process included)")
 

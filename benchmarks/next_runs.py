@@ -25,12 +25,11 @@ from benchmarks.harness import (
     analysed,
     forecast_of,
     long_table,
-    print_head,
-    print_row,
     studies_of_flags,
     study_flags,
     with_all,
 )
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.further_runs import Candidate, candidates, evaluations, propose
 

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app, learner
 from isocompute_jax.learner.packing import shard_attention
 from isocompute_jax.records.rollout import Completion, RolloutGroup
@@ -90,15 +91,15 @@ def of_batch(batch: learner.PackedBatch, shards: int) -> Measured:
     return Measured(int(metrics["num_rows"]), metrics["padding"], shard_attention(batch, shards), len(batch.tokens))
 
 
-def timed(function: Callable) -> tuple[float, object]:
-    """Seconds of processor time, and what the function returns; one thread computes it."""
+def processor_s(work: Callable[[], object]) -> float:
+    """Seconds of processor time; one thread computes it."""
     started = time.process_time()
-    result = function()
-    return time.process_time() - started, result
+    work()
+    return time.process_time() - started
 
 
-def line(name: str, steps: Sequence[Measured], seconds: str) -> str:
-    """A line of the table: means over the steps, and the worst."""
+def cells(steps: Sequence[Measured]) -> tuple[object, ...]:
+    """Of a layout's row: means over the steps, and the worst."""
 
     def mean_and_worst(values: list[float], spec: str) -> str:
         return f"{np.mean(values):{spec}} ({np.max(values):{spec}})"
@@ -107,8 +108,7 @@ def line(name: str, steps: Sequence[Measured], seconds: str) -> str:
     heaviest = mean_and_worst([s.attention.sum(axis=0).max() / s.attention.sum(axis=0).mean() for s in steps], ".3f")
     waiting = mean_and_worst([s.attention.max(axis=1).sum() / s.attention.mean(axis=1).sum() for s in steps], ".3f")
     shapes = len({step.microbatches for step in steps})
-    rows = f"{np.mean([step.rows for step in steps]):,.0f}"
-    return f"| {name} | {rows} | {padding} | {heaviest} | {waiting} | {shapes} | {seconds} |"
+    return f"{np.mean([step.rows for step in steps]):,.0f}", padding, heaviest, waiting, shapes
 
 
 def main() -> None:
@@ -140,15 +140,14 @@ def main() -> None:
             "copy": lambda batch=batch: jax.tree.map(np.copy, batch),
             "padded": lambda groups=groups: padded_shape.lay_out(groups),
         }.items():
-            seconds[name].append(timed(function)[0])
+            seconds[name].append(processor_s(function))
     copy = np.median(seconds["copy"])
     rows = f"micro-batches of {microbatch} rows of {row_tokens:,} tokens on {shards} shards"
     print(f"{PROBLEMS.value * 16:,} rollouts, {rows}; mean (worst) of {STEPS.value} steps")
-    print("| | rows | padding | heaviest shard | waiting | compiled shapes | CPU ms (of a copy) |")
-    print("| :-- | --: | --: | --: | --: | --: | --: |")
+    print_head(("", "rows", "padding", "heaviest shard", "waiting", "compiled shapes", "CPU ms (of a copy)"))
     for name, steps in found.items():
         took = np.median(seconds[name]) if name in seconds else None
-        print(line(name, steps, f"{1e3 * took:.0f} ({took / copy:.1f})" if took else "-"))
+        print_row(name, *cells(steps), f"{1e3 * took:.0f} ({took / copy:.1f})" if took else "-")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import scipy.optimize
 from absl import flags
 
 from benchmarks import families
-from benchmarks.harness import print_head, print_row, studies_of_flags, study_flags
+from benchmarks.harness import studies_of_flags, study_flags
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions

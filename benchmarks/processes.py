@@ -17,7 +17,6 @@ import multiprocessing.context
 import os
 import signal
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import median_seconds
 from isocompute_jax import app
 from isocompute_jax.distributed import Team
 from isocompute_jax.distributed.environment import Place
@@ -108,14 +108,13 @@ def processes(count: int) -> Iterator[tuple[Team, float, Others]]:
 def measure(count: int, groups: list[RolloutGroup]) -> tuple[float, float, float]:
     """Seconds to meet, to agree, and until all have a batch."""
     with processes(count) as (team, met, _):
-        agreed = [timed(lambda: team.agree("nothing", 0)) for _ in range(_REPEATS.value)]
-        told = []
-        for _ in range(_REPEATS.value + 1):
-            began = time.monotonic()
+
+        def tell() -> None:
             team.broadcast(lambda: groups)
             team.everywhere(lambda: None)
-            told.append(time.monotonic() - began)
-        return met, statistics.median(agreed), statistics.median(told[1:])
+
+        agreed = median_seconds(lambda: team.agree("nothing", 0), _REPEATS.value, warm_up=0)
+        return met, agreed, median_seconds(tell, _REPEATS.value, warm_up=1)
 
 
 def noticed(count: int, strike: Callable[[Team, Others], None]) -> float:
@@ -149,13 +148,6 @@ def hang(team: Team, others: Others) -> None:
         team.arrive()
 
     team.broadcast(draw)
-
-
-def timed(do) -> float:
-    """Seconds that a call takes."""
-    began = time.monotonic()
-    do()
-    return time.monotonic() - began
 
 
 def join(address: str, index: int, count: int, stall_s: float) -> Team:

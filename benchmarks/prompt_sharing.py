@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from benchmarks.shared import in_turns, print_head, print_row, spread
 from isocompute_jax import app, learner, model
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
@@ -46,16 +46,16 @@ CASES = [Case(prompt, n, tail) for tail in (False, True) for prompt in (8, 64, 2
 def main() -> None:
     """Flags -> one table."""
     if ACCOUNT.value:
-        print("| prompt | n | padded FLOPs by packed ones | |\n| --: | --: | --: | :-- |")
+        print_head(("prompt", "n", "padded FLOPs by packed ones", ""), left=(3,))
         for cells in account():
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print_row(*cells)
         return
     print(
         f"{PROBLEMS} problems, completions of at most {LONGEST} tokens, rows of {ROW_TOKENS}; above 1: packed is better"
     )
-    print("| prompt | n | completions, mean | positions | time | from .. to |\n| --: | --: | --: | --: | --: | --: |")
+    print_head(("prompt", "n", "completions, mean", "positions", "time", "from .. to"), left=())
     for case in CASES:
-        print(line(case), flush=True)
+        print_row(*cells_of(case))
 
 
 def draw(case: Case) -> list[RolloutGroup]:
@@ -74,7 +74,7 @@ def draw(case: Case) -> list[RolloutGroup]:
     return [RolloutGroup(str(i), 0, prompts[i], tuple(map(completion, row.tolist()))) for i, row in enumerate(lengths)]
 
 
-def line(case: Case) -> str:
+def cells_of(case: Case) -> tuple[str, ...]:
     """Both layouts of one case."""
     groups = draw(case)
     sizes: dict[str, Any] = dict(
@@ -91,15 +91,8 @@ def line(case: Case) -> str:
     of_rows = int(packed.num_microbatches) * packed.tokens.shape[1] * ROW_TOKENS
     ratios = times(case, padded, packed)
     mean = float(learner.trained_lengths(groups).mean())
-    cells = (
-        f"{case.prompt}",
-        f"{case.group_size}",
-        f"{mean:.0f}",
-        f"{positions / of_rows:.2f}",
-        f"{statistics.median(ratios):.2f}",
-        f"{min(ratios):.2f} .. {max(ratios):.2f}",
-    )
-    return f"| {' | '.join(cells)} |"
+    found = (f"{mean:.0f}", f"{positions / of_rows:.2f}", f"{statistics.median(ratios):.2f}", spread(ratios))
+    return f"{case.prompt}", f"{case.group_size}", *found
 
 
 def times(case: Case, padded: learner.TokenBatch, packed: learner.PackedBatch) -> list[float]:
@@ -113,12 +106,11 @@ def times(case: Case, padded: learner.TokenBatch, packed: learner.PackedBatch) -
     weights = np.full(advantages.shape, 1 / np.asarray(padded.mask).sum())
     credited = learner.Credit(*(x.astype(np.float32) for x in (advantages, weights, weights)))
 
-    def seconds(batch: learner.Batch) -> float:
-        started = time.perf_counter()
+    def update(batch: learner.Batch) -> None:
         jax.block_until_ready(step(state, batch, credited, 1e-6))
-        return time.perf_counter() - started
 
-    return [seconds(padded) / seconds(packed) for _ in range(ROUNDS.value + 1)][1:]
+    seconds = in_turns({"padded": lambda: update(padded), "packed": lambda: update(packed)}, ROUNDS.value)
+    return [one / other for one, other in zip(seconds["padded"], seconds["packed"], strict=True)]
 
 
 def account() -> Iterator[tuple[str, str, str, str]]:

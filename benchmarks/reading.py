@@ -12,9 +12,7 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import pathlib
-import resource
 import tempfile
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from absl import flags
 
+from benchmarks.shared import peak_mib, print_head, print_row, seconds_of
 from isocompute_jax import app
 from isocompute_jax.fit.read import ReadOptions, read_curves
 
@@ -30,14 +29,13 @@ ROWS = flags.DEFINE_integer("rows", 10_000_000, "Rows of each table.", lower_bou
 RUNS = 40
 CHUNK = 100_000
 LOOP_ROWS = 1_000_000
-HEADER = "| table | MB | rows/s | seconds | peak MiB |\n| :-- | --: | --: | --: | --: |"
 
 
 def main() -> None:
     """Flags -> table."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
-        print(HEADER)
+        print_head(("table", "MB", "rows/s", "seconds", "peak MiB"))
         for name in ("runs.csv", "runs.jsonl", "runs.parquet", "shuffled.csv"):
             write(root / name, rows=ROWS.value)
             _print(name, root / name, ROWS.value, *_in_a_process(read, root / name))
@@ -104,14 +102,12 @@ def _in_a_process(function, path: pathlib.Path) -> tuple[float, float]:
 
 def _timed(function, path: pathlib.Path) -> tuple[float, float]:
     """(seconds, peak resident MiB, the libraries' own share included) of one call."""
-    start = time.perf_counter()
-    function(path)
-    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return seconds_of(lambda: function(path)), peak_mib()
 
 
-def _print(name: str, path: pathlib.Path, rows: int, seconds: float, peak_mib: float) -> None:
+def _print(name: str, path: pathlib.Path, rows: int, seconds: float, peak: float) -> None:
     size = path.stat().st_size / 1e6
-    print(f"| {name} | {size:.0f} | {rows / seconds:,.0f} | {seconds:.1f} | {peak_mib:.0f} |", flush=True)
+    print_row(name, f"{size:.0f}", f"{rows / seconds:,.0f}", f"{seconds:.1f}", f"{peak:.0f}")
 
 
 if __name__ == "__main__":

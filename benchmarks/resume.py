@@ -23,7 +23,6 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import signal
@@ -34,15 +33,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-import jax
 from absl import flags
 
-from isocompute_jax import app, model, tasks
-from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, RecipeConfig, RunConfig
-from isocompute_jax.learner import OptimizerConfig
+from benchmarks import small_runs
+from benchmarks.shared import names, print_head, print_row, spread
+from isocompute_jax import app
+from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.model import EMBEDDED
 from isocompute_jax.records import run_files
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import RunError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.sweeps import workers
 
@@ -67,35 +66,27 @@ POLL_S = 0.01
 
 def main() -> None:
     """Flags -> tables."""
-    unknown = set(_PARTS.value) - set(PARTS)
-    if unknown:
-        raise InputError(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
+    parts = names(_PARTS, PARTS)
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
-        tasks.save_arithmetic_tokenizer(root / "tokenizer")
-        params = model.init_params(EMBEDDED, jax.random.key(0))
-        model.save_checkpoint(root / "model", EMBEDDED, params, tokenizer_from=root / "tokenizer")
-        tasks.write_problems(root / "problems.jsonl", tasks.make_problems(4096, seed=0))
-        if "steps" in _PARTS.value:
+        small_runs.write_files(root, EMBEDDED, problems=4096)
+        if "steps" in parts:
             print_steps(root)
-        if "deaths" in _PARTS.value:
+        if "deaths" in parts:
             print_deaths(root)
 
 
 def make_config(root: pathlib.Path, *, devices: int, steps: int, checkpoint_every_s: float) -> RunConfig:
-    """A run in which every group takes part, so that its cost does not depend on luck."""
+    """A run of `ROLLOUTS` a step."""
     (root / WEIGHTS).mkdir(exist_ok=True)
-    return RunConfig(
-        model=str(root / "model"),
-        train_set=str(root / "problems.jsonl"),
+    return small_runs.run_config(
+        root,
         group_size=GROUP,
-        problems_per_batch=ROLLOUTS // GROUP,
-        max_compute=ROLLOUTS * steps,
+        problems=ROLLOUTS // GROUP,
+        steps=steps,
+        lr=1e-5,
         checkpoint_every_s=checkpoint_every_s,
         mesh=MeshConfig(data=devices),
-        recipe=RecipeConfig(zero_variance_groups="keep"),
-        optimizer=OptimizerConfig(base_lr=1e-5),
-        evaluation=EvaluationConfig(points=1),
         service=ServiceConfig(shared_dir=str(root / WEIGHTS), stall_s=5.0),
     )
 
@@ -147,20 +138,11 @@ class Launched:
 def launched(root: pathlib.Path, name: str, config: RunConfig, *, learners: int, servers: int) -> Iterator[Launched]:
     """A run under the launcher, which ends with the block."""
     workdir = root / name
-    resolved = root / f"{name}.json"
-    resolved.write_text(json.dumps({"config": dataclasses.asdict(config)}))
-    command = [sys.executable, "-m", workers.__name__, str(os.getpid()), workers.NO_CORE]  # it ends with this process
-    command += [
-        sys.executable,
-        str(LAUNCH),
-        f"--learners={learners}",
-        f"--servers={servers}",
-        f"--model={config.model}",
-    ]
+    command = [*small_runs.with_this_process(workers.NO_CORE), sys.executable, str(LAUNCH)]
+    command += [f"--learners={learners}", f"--servers={servers}", f"--model={config.model}"]
     command += [f"--logs={workdir.with_suffix('.logs')}", f"--grace_s={2 * _STALL_S.value}"]
-    command += [f"--server_args=--weights_dir={root / WEIGHTS} --max_model_len=64", "--", sys.executable, "-m"]
-    command += ["isocompute_jax.train", f"--resolved_config={resolved}", "--trust_config", f"--workdir={workdir}"]
-    command += [f"--stall_s={_STALL_S.value}"]
+    command += [f"--server_args=--weights_dir={root / WEIGHTS} --max_model_len=64", "--", sys.executable]
+    command += [*small_runs.train_flags(config, workdir), f"--stall_s={_STALL_S.value}"]
     if servers:
         command += ["--endpoints={endpoints}", "--token_file={token_file}"]
     environment = {
@@ -189,17 +171,12 @@ def print_steps(root: pathlib.Path) -> None:
     rates: dict[tuple[int, ...], list[float]] = collections.defaultdict(list)
     for number, (processes, devices) in itertools.product(range(_REPEATS.value), layouts):
         rates[processes, devices].append(steps_per_hour(root, f"steps-{number}", processes, processes * devices))
-    print(
-        "| processes x devices | steps/h | of the first with as many devices | from .. to |\n| --: | --: | --: | --: |"
-    )
+    print_head(("processes x devices", "steps/h", "of the first with as many devices", "from .. to"), left=())
     for layout in layouts:
         first = next(other for other in layouts if other[0] * other[1] == layout[0] * layout[1])
         ratios = [ours / theirs for ours, theirs in zip(rates[layout], rates[first], strict=True)]
-        print(
-            f"| {layout[0]} x {layout[1]} | {statistics.median(rates[layout]):,.0f} | {statistics.median(ratios):.2f} "
-            f"| {min(ratios):.2f} .. {max(ratios):.2f} |",
-            flush=True,
-        )
+        rate, ratio = statistics.median(rates[layout]), statistics.median(ratios)
+        print_row(f"{layout[0]} x {layout[1]}", f"{rate:,.0f}", f"{ratio:.2f}", spread(ratios))
 
 
 def steps_per_hour(root: pathlib.Path, name: str, processes: int, devices: int) -> float:
@@ -223,15 +200,14 @@ def print_deaths(root: pathlib.Path) -> None:
             reached = run.steps() + APART
             run.wait(lambda reached=reached: run.steps() >= reached, f"step {reached}")
             found[victim].append(kill(run, victim))
-    print("| killed | noticed | all started again | resumes | next new step | from .. to | steps made again |")
-    print("| :-- | --: | --: | --: | --: | --: | --: |")
+    print_head(("killed", "noticed", "all started again", "resumes", "next new step", "from .. to", "steps made again"))
     for victim, rounds in found.items():
         middle = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
         steps = [each["step"] for each in rounds]
         cells = [victim, f"{middle['noticed']:.2f} s", f"{middle['again']:.2f} s"]
         cells += [f"{middle['resumed']:.1f} s" if "resumed" in middle else "-", f"{middle['step']:.1f} s"]
         cells += [f"{min(steps):.1f} .. {max(steps):.1f} s", f"{middle['lost']:.0f}"]
-        print("| " + " | ".join(cells) + " |", flush=True)
+        print_row(*cells)
 
 
 def kill(run: Launched, victim: str) -> dict[str, float]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from absl import flags
 
+from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.tasks.sandbox import Sandbox, isolation
 from isocompute_jax.tasks.sandbox.inside.jail import MEASURES
@@ -45,7 +46,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(isolation())
-    print("| | isolation | programs/s | tests/s | ms a program | of CPU |\n| :-- | :-- | --: | --: | --: | --: |")
+    print_head(("", "isolation", "programs/s", "tests/s", "ms a program", "of CPU"), left=(0, 1))
     for name, measures in ISOLATIONS.items():
         for tests in (1, TESTS.value):
             with _measured("standard input", name, tests) as clock, Sandbox(measures=measures) as sandbox:
@@ -84,8 +85,8 @@ class _measured:
 
     def __exit__(self, *_: object) -> None:
         cpu_ms = 1000 * (_cpu_s() - self._cpu) / (self._count + 1)
-        rates = f"{self._rate:,.0f} | {self._rate * self._tests:,.0f} | {1000 / self._rate:.1f} | {cpu_ms:.1f}"
-        print(f"| {self._name} | {self._measures} | {rates} |", flush=True)
+        rates = f"{self._rate:,.0f}", f"{self._rate * self._tests:,.0f}", f"{1000 / self._rate:.1f}", f"{cpu_ms:.1f}"
+        print_row(self._name, self._measures, *rates)
 
 
 def _cpu_s() -> float:

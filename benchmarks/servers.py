@@ -1,16 +1,24 @@
-"""Real server processes for benchmarks, and what they use of the machine."""
+"""Real server processes for benchmarks, what they use of the machine, and groups to ask them for."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import jax
+import numpy as np
+
+from isocompute_jax import model
 from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.service.client.fleet import RemoteSampler
+from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.sweeps.workers import Worker
 
 START_S = 180.0
@@ -116,3 +124,22 @@ def serving(
     finally:
         for server in servers:
             server.stop()
+
+
+@contextlib.contextmanager
+def sampling(addresses: str, shape: model.ModelConfig) -> Iterator[RemoteSampler]:
+    """A sampler over servers, addresses with commas between them, which have got random weights of this shape."""
+    session = f"{pathlib.Path(sys.argv[0]).stem}-{os.getpid()}"
+    sampler = RemoteSampler(ServiceConfig(endpoints=addresses), shape, session=session, in_flight="abort")
+    try:
+        sampler.update_weights(model.init_params(shape, jax.random.key(0)), version=0)
+        yield sampler
+    finally:
+        sampler.close()
+
+
+def endless_groups(group_size: int, *, max_tokens: int, step: int = 0) -> Iterator[SampleRequest]:
+    """Groups of one short prompt without end, each with random numbers of its own; only their length ends them."""
+    prompt, params = np.arange(3, 12, dtype=np.int32), SamplingParams(1.0, 1.0, max_tokens)
+    for number in itertools.count():
+        yield SampleRequest(f"p{number}", prompt, group_size, 0, step, (), params)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.service_load                                       # simulated engines: about four minutes
     python -m benchmarks.service_load --vllm_python=.venv-vllm/bin/python   # and a real vLLM: as long again
-    python -m benchmarks.service_load --parts=scaling --servers=1,2,4 --json=load.json
+    python -m benchmarks.service_load --parts=scaling --servers=1,2,4
 
 Servers are processes of their own; one `RemoteSampler` in this process keeps --groups groups in flight: whenever one
 is done, another is submitted. The simulated engine sleeps and hardly computes. Parts:
@@ -21,7 +21,6 @@ grow; microseconds of processor time per completion hardly change.
 from __future__ import annotations
 
 import array
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -30,20 +29,18 @@ import pathlib
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import jax
 import numpy as np
 from absl import flags
 
-from benchmarks.servers import Server, Usage, serving, usage
-from isocompute_jax import app, model
-from isocompute_jax.model import EMBEDDED, ModelConfig
-from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from benchmarks.servers import Server, Usage, endless_groups, sampling, serving, usage
+from benchmarks.shared import names, print_head, print_row
+from benchmarks.small_runs import save_model
+from isocompute_jax import app
+from isocompute_jax.model import EMBEDDED
+from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.service.client.fleet import RemoteSampler
-from isocompute_jax.service.client.service_config import ServiceConfig
 
 PARTS = ("scaling", "latency", "saturation", "vllm")
 
@@ -57,7 +54,6 @@ _MEDIAN_LENGTH = flags.DEFINE_integer("median_length", 64, "Median length of sim
 _TAIL = flags.DEFINE_float("tail", 0.5, "Standard deviation of the logarithm of that length.")
 _VLLM_PYTHON = flags.DEFINE_string("vllm_python", "", "Python of the environment of `make vllm-env`.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions with the real engine.", 1)
-_JSON = flags.DEFINE_string("json", "", "File for the numbers.")
 
 MAX_TOKENS = 512
 SCALING = {"slots": 256, "tokens_per_s": 128.0}
@@ -98,29 +94,6 @@ class Load:
         return 1e5 * np.polyfit(steady[:, 0], steady[:, 1:], 1)[0]
 
 
-def make_requests(*, max_tokens: int, step: int = 0) -> Iterator[SampleRequest]:
-    """Groups of one short prompt without end, each with random numbers of its own."""
-    prompt, params = np.arange(3, 12, dtype=np.int32), SamplingParams(1.0, 1.0, max_tokens)
-    for number in itertools.count():
-        yield SampleRequest(f"p{number}", prompt, _GROUP_SIZE.value, 0, step, (), params)  # only their length ends them
-
-
-@contextlib.contextmanager
-def sampling(servers: Sequence[Server], config: ModelConfig) -> Iterator[RemoteSampler]:
-    """A sampler over the servers, which have got weights from it."""
-    sampler = RemoteSampler(
-        ServiceConfig(endpoints=",".join(server.address for server in servers)),
-        config,
-        session=f"load-{os.getpid()}",
-        in_flight="abort",
-    )
-    try:
-        sampler.update_weights(model.init_params(config, jax.random.key(0)), version=0)
-        yield sampler
-    finally:
-        sampler.close()
-
-
 def usages(servers: Sequence[Server]) -> list[Usage]:
     """Of this process and of the servers."""
     return [usage(os.getpid()), *(server.usage for server in servers)]
@@ -130,7 +103,7 @@ def drive(
     sampler: RemoteSampler, servers: Sequence[Server], *, tokens_per_s: float, enough: Callable[[int, float], bool]
 ) -> Load:
     """Keeps as many groups in flight as asked for, until `enough(rollouts, seconds)`."""
-    source, submitted, burst = make_requests(max_tokens=MAX_TOKENS), {}, set()
+    source, submitted, burst = endless_groups(_GROUP_SIZE.value, max_tokens=MAX_TOKENS), {}, set()
 
     def submit(count: int) -> None:
         batch = list(itertools.islice(source, count))
@@ -175,101 +148,75 @@ def simulate(
     ]
     with (
         serving("benchmarks.simulated", arguments, count=count, root=root) as servers,
-        sampling(servers, SHAPE) as sampler,
+        sampling(",".join(server.address for server in servers), SHAPE) as sampler,
     ):
         load = drive(sampler, servers, tokens_per_s=engine["tokens_per_s"], enough=enough)
     return load, load.tokens / load.seconds / (count * engine["slots"] * engine["tokens_per_s"])
 
 
-def scaling(root: pathlib.Path) -> list[dict[str, Any]]:
+def scaling(root: pathlib.Path) -> None:
     """Slots are the limit."""
-    rows = []
+    per_server = 0.0
     table("servers", "groups/s", "rollouts/s", "of ideal", "times one server", "client us", "server us")
     for count in map(int, _SERVERS.value):
         load, share = simulate(root, count, SCALING, lambda _, seconds: seconds >= _SECONDS.value)
         rate = load.rollouts / load.seconds
-        rows.append({"servers": count, "rollouts_per_s": rate, "of_ideal": share, "cpu_us": load.cpu_us()})
-        line(
+        per_server = per_server or rate / count
+        print_row(
             count, f"{rate / _GROUP_SIZE.value:,.0f}", f"{rate:,.0f}", f"{share:.1%}",
-            f"{rate / rows[0]['rollouts_per_s'] * rows[0]['servers']:.2f}", *(f"{us:.0f}" for us in load.cpu_us()),
+            f"{rate / per_server:.2f}", *(f"{us:.0f}" for us in load.cpu_us()),
         )  # fmt: skip
-    return rows
 
 
-def latency(root: pathlib.Path) -> list[dict[str, Any]]:
+def latency(root: pathlib.Path) -> None:
     """There is a slot for every rollout."""
-    rows = []
     table("servers", "rollouts/s", "beyond the engine's delay: p50 ms", "p99 ms", "max ms")
     for count in map(int, _SERVERS.value):
         load, _ = simulate(root, count, LATENCY, lambda _, seconds: seconds >= _SECONDS.value)
         rate, times = load.rollouts / load.seconds, 1e3 * np.quantile(load.overhead_s, [0.5, 0.99, 1.0])
-        rows.append({"servers": count, "rollouts_per_s": rate, "overhead_ms": times.tolist()})
-        line(count, f"{rate:,.0f}", *(f"{ms:.1f}" for ms in times))
-    return rows
+        print_row(count, f"{rate:,.0f}", *(f"{ms:.1f}" for ms in times))
 
 
-def saturation(root: pathlib.Path) -> list[dict[str, Any]]:
+def saturation(root: pathlib.Path) -> None:
     """The engine takes no time."""
-    rows = []
     table(
-        "servers",
-        "completions",
-        "rollouts/s",
-        "client us",
-        "server us",
-        "client MiB",
-        "grows by",
-        "server MiB",
-        "grows by",
+        *("servers", "completions", "rollouts/s", "client us", "server us"),
+        *("client MiB", "grows by", "server MiB", "grows by"),
     )
     for count in map(int, _SERVERS.value):
         load, _ = simulate(root, count, SATURATION, lambda rollouts, _: rollouts >= _COMPLETIONS.value)
         growth, last, rate = load.growth_mib(), load.memory[-1, 1:], load.rollouts / load.seconds
-        rows.append(
-            {
-                "servers": count,
-                "rollouts_per_s": rate,
-                "cpu_us": load.cpu_us(),
-                "growth_mib_per_100k": growth.tolist(),
-                "memory": load.memory.tolist(),
-            }
-        )
-        line(
+        print_row(
             count, f"{load.rollouts:,}", f"{rate:,.0f}", *(f"{us:.0f}" for us in load.cpu_us()),
             f"{last[0]:.0f}", f"{growth[0]:+.1f}", f"{last[1:].max():.0f}", f"{growth[1:].max():+.1f}",
         )  # fmt: skip
     print("(growth in MiB per 100,000 completions; of several servers the largest)")
-    return rows
 
 
-def vllm(root: pathlib.Path) -> list[dict[str, Any]]:
+def vllm(root: pathlib.Path) -> None:
     """The same groups, drawn in the server's process and through the service, in turns."""
-    rows = []
     table("model", "tokens", "rollouts", "tokens/s", "direct s", "service s", "ratio", "from .. to", "CPU ratio")
     for name, config, tokens, count in REAL:
         directory = root / name.replace(" ", "-")
-        save(directory, config)
+        save_model(directory, config)
         path = directory / "socket"
         arguments = [f"--model={directory}", f"--socket={path}"]
         with (
             serving("benchmarks.direct", arguments, count=1, root=root, python=_VLLM_PYTHON.value) as [server],
-            sampling([server], config) as sampler,
+            sampling(server.address, config) as sampler,
         ):
-            turns = [take_turn(sampler, server, path, tokens, count, repeat) for repeat in range(_REPEATS.value + 1)][
-                1:
-            ]
+            turns = [take_turn(sampler, server, path, tokens, count, repeat) for repeat in range(_REPEATS.value + 1)]
+            del turns[0]
         seconds = np.array(turns)  # [repeats, (direct, service), (wall, processor)]
         ratios = seconds[:, 1, 0] / seconds[:, 0, 0]
         direct_s, service_s = np.median(seconds[..., 0], axis=0)
         cpu_ratio = np.median(seconds[:, 1, 1] / seconds[:, 0, 1])
         rollouts = count * _GROUP_SIZE.value
-        rows.append({"model": name, "tokens": tokens, "rollouts": rollouts, "seconds": turns})
-        line(
+        print_row(
             name, tokens, f"{rollouts:,}", f"{rollouts * tokens / direct_s:,.0f}", f"{direct_s:.2f}",
             f"{service_s:.2f}", f"{np.median(ratios):.3f}", f"{ratios.min():.3f} .. {ratios.max():.3f}",
             f"{cpu_ratio:.3f}",
         )  # fmt: skip
-    return rows
 
 
 Seconds = tuple[float, float]
@@ -280,7 +227,7 @@ def take_turn(
     sampler: RemoteSampler, server: Server, path: pathlib.Path, tokens: int, count: int, repeat: int
 ) -> tuple[Seconds, Seconds]:
     """Directly and through the service; who comes first alternates. Both draw the same tokens."""
-    groups = list(itertools.islice(make_requests(max_tokens=tokens, step=repeat), count))
+    groups = list(itertools.islice(endless_groups(_GROUP_SIZE.value, max_tokens=tokens, step=repeat), count))
 
     def through_service() -> Seconds:
         began, cpu_s = time.monotonic(), server.session_cpu_s() + usage(os.getpid()).cpu_s
@@ -318,35 +265,24 @@ def ask_directly(path: pathlib.Path, groups: Sequence[SampleRequest]) -> float:
         return json.loads(file.readline())["seconds"]
 
 
-def save(directory: pathlib.Path, config: ModelConfig) -> None:
-    """A model directory with random weights."""
-    model.save_checkpoint(directory, config, model.init_params(config, jax.random.key(0)), tokenizer_from=None)
-
-
-def table(*names: str) -> None:
-    """The head of a table."""
-    print("\n| " + " | ".join(names) + " |\n|" + " --: |" * len(names), flush=True)
-
-
-def line(*cells: object) -> None:
-    """A line of it."""
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+def table(*columns: str) -> None:
+    """The head of one more table."""
+    print()
+    print_head(columns, left=())
 
 
 def main() -> None:
     """Flags -> tables."""
-    unknown = set(_PARTS.value) - set(PARTS)
-    if unknown:
-        raise InputError(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
+    chosen = names(_PARTS, PARTS)
     parts = {"scaling": scaling, "latency": latency, "saturation": saturation, "vllm": vllm}
     if not _VLLM_PYTHON.value:
         del parts["vllm"]
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
-        save(root / "embedded", SHAPE)
-        numbers = {name: part(root) for name, part in parts.items() if name in _PARTS.value}
-    if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(numbers, indent=1))
+        save_model(root / "embedded", SHAPE)
+        for name, part in parts.items():
+            if name in chosen:
+                part(root)
 
 
 if __name__ == "__main__":

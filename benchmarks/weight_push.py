@@ -19,9 +19,7 @@ import pathlib
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
@@ -29,6 +27,8 @@ import numpy as np
 import xxhash
 from absl import flags
 
+from benchmarks.servers import serving
+from benchmarks.shared import in_turns
 from isocompute_jax import app
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.client.connection import Endpoint, update_calls
@@ -39,7 +39,6 @@ from isocompute_jax.service.weights.files import Outbox, Parcel
 TENSOR_MIB = 64
 BLOCK = 1 << 20
 """What the raw socket hashes and sends at once."""
-SERVER_START_S = 60.0
 
 _MIB = flags.DEFINE_integer("mib", 1024, f"Size of the model, in MiB; a multiple of {TENSOR_MIB}.", TENSOR_MIB)
 _STREAMS = flags.DEFINE_integer("streams", ServiceConfig().streams, "Streams of a streamed push.", 1)
@@ -56,9 +55,10 @@ def main() -> None:
         root = pathlib.Path(directory)
         source, target = root / "source", root / "target"
         source.write_bytes(b"".join(numbers.tobytes() for _, numbers in boxes))
-        server = stack.enter_context(_server(root, count))
+        arguments = [f"--weights_dir={root}", *[f"--tensor_mib={TENSOR_MIB}"] * count]
+        [server] = stack.enter_context(serving("benchmarks.simulated", arguments, count=1, root=root))
         sink = stack.enter_context(_sink())
-        learner = stack.enter_context(_Learner(root, tensors, boxes, server))
+        learner = stack.enter_context(_Learner(root, tensors, boxes, server.address))
         ways: dict[str, Callable[[], None]] = {
             "cp to /dev/shm": lambda: _copy(source, target),
             "raw socket": lambda: _send(sink, boxes),
@@ -66,9 +66,8 @@ def main() -> None:
             "push, shared": lambda: learner.push(shared=True),
             "push, streamed": lambda: learner.push(shared=False),
         }
-        rounds = [{name: _seconds(way) for name, way in ways.items()} for _ in range(_REPEATS.value + 1)]
-    # The first round makes the files' pages, and connects.
-    seconds = {name: statistics.median(times[name] for times in rounds[1:]) for name in ways}
+        turns = in_turns(ways, _REPEATS.value)  # the round that is not counted makes the files' pages, and connects
+    seconds = {name: statistics.median(times) for name, times in turns.items()}
     for name in ("push, shared", "push, streamed"):
         seconds[f"both, {name[6:]}"] = seconds["laid down"] + seconds[name]
     _report(seconds, count * TENSOR_MIB * 2**20 / 1e9)
@@ -118,25 +117,6 @@ async def _connect(target: str) -> Endpoint:
 
 
 @contextlib.contextmanager
-def _server(root: pathlib.Path, count: int) -> Iterator[str]:
-    """A server with a simulated engine in a process of its own; its address."""
-    port_file = root / "port"
-    command = [sys.executable, "-m", "benchmarks.simulated", "--port=0", f"--port_file={port_file}"]
-    command += [f"--weights_dir={root}", *[f"--tensor_mib={TENSOR_MIB}"] * count]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + SERVER_START_S
-        while not port_file.exists():
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the server did not start")
-            time.sleep(0.05)
-        yield port_file.read_text()
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
 def _sink() -> Iterator[socket.socket]:
     """A connection to a process that hashes what it receives, and answers with the hash of every `size` bytes."""
     context = multiprocessing.get_context("spawn")
@@ -180,12 +160,6 @@ def _send(connection: socket.socket, boxes: list[tuple[Box, np.ndarray]]) -> Non
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     subprocess.run(["cp", os.fspath(source), os.fspath(target)], check=True)
-
-
-def _seconds(way: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    way()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

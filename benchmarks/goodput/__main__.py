@@ -20,8 +20,8 @@ import pathlib
 from absl import flags
 
 from benchmarks.goodput import panels
+from benchmarks.shared import kept_points, names, print_head, print_row
 from isocompute_jax import app
-from isocompute_jax.records.errors import InputError
 
 PANELS = flags.DEFINE_list("panels", list(panels.PANELS), f"What changes: some of {', '.join(panels.PANELS)}.")
 STEPS = flags.DEFINE_integer("counted_steps", 40, "Counted steps of each point without failures.", 1)
@@ -38,19 +38,16 @@ def main() -> None:
 
         validate.validate(timed=TIMED_STEPS.value)
         return
-    for panel in PANELS.value:
-        if panel not in panels.PANELS:
-            raise InputError(f"--panels: {panel!r} is none of {', '.join(panels.PANELS)}")
-    kept = pathlib.Path(POINTS.value) if POINTS.value else None
-    found: dict[str, list[panels.Point]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    print(panels.HEADER)
-    for panel in PANELS.value:
+    chosen = names(PANELS, panels.PANELS)
+    found: dict[str, list[panels.Point]] = kept_points(POINTS.value)
+    print_head(panels.HEAD)
+    for panel in chosen:
         known, found[panel] = found.get(panel, []), []
         for point in panels.points(panel, STEPS.value, known):
             found[panel].append(point)
-            print(panels.line(panel, point), flush=True)
-            if kept:
-                kept.write_text(json.dumps(found))
+            print_row(*panels.cells(panel, point))
+            if POINTS.value:
+                pathlib.Path(POINTS.value).write_text(json.dumps(found))
     if OUTPUT.value:
         panels.draw({panel: found[panel] for panel in panels.PANELS if panel in found}, pathlib.Path(OUTPUT.value))
 

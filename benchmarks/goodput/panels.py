@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from benchmarks.goodput import assumptions
 from benchmarks.goodput.model import DAY_S, Cluster, simulate
+from benchmarks.shared import save_picture
 
 WINDOWS = (0, 2, 8)
 """Values of k, where k is not what changes."""
@@ -29,10 +29,7 @@ LABELS = {
     "tail": "length tail sigma",
 }
 MOST_DAYS, MEANT_FAILURES = 1.5, 32
-HEADER = (
-    "| | | k | steps/h | goodput | the learner learns | slots that draw | failures: learner | servers |\n"
-    "| :-- | --: | --: | --: | --: | --: | --: | --: | --: |"
-)
+HEAD = ("", "", "k", "steps/h", "goodput", "the learner learns", "slots that draw", "failures: learner", "servers")
 
 Point = dict[str, Any]
 
@@ -71,19 +68,17 @@ def _cluster(panel: str, value: float, k: int) -> Cluster:
             return assumptions.cluster(staleness=k)
 
 
-def line(panel: str, point: Point) -> str:
-    """A line of the table."""
-    cells = [LABELS[panel], f"{point['value']:.3g}", f"{point['k']}", f"{3600 / point['step_s']:.1f}"]
-    cells += [f"{point[name]:.1%}" for name in ("goodput", "learning", "busy")]
-    cells += [f"{point['learner_failures']}", f"{point['server_failures']}"]
-    return f"| {' | '.join(cells)} |"
+def cells(panel: str, point: Point) -> list[str]:
+    """The cells of `HEAD`."""
+    found = [LABELS[panel], f"{point['value']:.3g}", f"{point['k']}", f"{3600 / point['step_s']:.1f}"]
+    found += [f"{point[name]:.1%}" for name in ("goodput", "learning", "busy")]
+    return [*found, f"{point['learner_failures']}", f"{point['server_failures']}"]
 
 
 def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
     """Goodput of every panel; of the window, the learner's share too."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
-    from PIL import Image  # a dependency of matplotlib
 
     from isocompute_jax.fit.report.figures import style
 
@@ -111,9 +106,7 @@ def draw(found: dict[str, list[Point]], path: pathlib.Path) -> None:
         handles = [Line2D([], [], color=c, marker="o", markersize=4, label=name) for name, c in marked.items()]
         handles.append(Line2D([], [], color=style.QUIET, linestyle=style.DASHED, label="the learner learns"))
         style.legend(figure, handles, columns=5)
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=120)
-    Image.open(data).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
+        save_picture(figure, path)
 
 
 def _short(value: float) -> str:

@@ -26,6 +26,7 @@ from absl import flags
 
 from benchmarks.peers import limit, run_ours, settings, table
 from benchmarks.peers.job import Job, Timed
+from benchmarks.shared import names, print_head
 from isocompute_jax import app
 from isocompute_jax.records.errors import InputError, RunError
 
@@ -47,7 +48,7 @@ PROGRAMS = {"trl": "benchmarks.peers.run_trl", "tunix": "benchmarks.peers.run_tu
 def main() -> None:
     """Flags -> table."""
     check_flags()
-    print(table.HEADER)
+    print_head(table.HEAD, left=(0, 2))
     notes: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as directory:
         for name in SETTINGS.value:
@@ -81,10 +82,8 @@ def measure(name: str, job: Job, notes: dict[str, str]) -> None:
 
 def check_flags() -> None:
     """Raises InputError for a name that there is not, and for peers without their environment."""
-    for flag, values, names in (("settings", SETTINGS.value, settings.SETTINGS), ("who", WHICH.value, WHO)):
-        for value in values:
-            if value not in names:
-                raise InputError(f"--{flag} = {value!r}: known are {', '.join(names)}")
+    for flag, known in ((SETTINGS, settings.SETTINGS), (WHICH, WHO)):
+        names(flag, known)
     if set(WHICH.value) & set(PROGRAMS) and not pathlib.Path(PYTHON.value).exists():
         raise InputError(f"--peers_python = {PYTHON.value}: is not there; run `make peers-env`, or give --who=ours")
 

@@ -6,10 +6,9 @@ python -m benchmarks.peers.limit    # prints the rate, in GFLOP/s
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
 
 from benchmarks.peers.job import Job
+from benchmarks.shared import median_seconds
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import active_matrices, head_matrix
 
@@ -59,13 +58,7 @@ def product_rate(repeats: int = 15) -> float:
 
     matrix = jnp.ones((SIZE, SIZE), jnp.float32)
     product = jax.jit(jnp.matmul)
-    jax.block_until_ready(product(matrix, matrix))
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(product(matrix, matrix))
-        seconds.append(time.perf_counter() - start)
-    return 2.0 * SIZE**3 / statistics.median(seconds)
+    return 2.0 * SIZE**3 / median_seconds(lambda: jax.block_until_ready(product(matrix, matrix)), repeats, warm_up=1)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import pathlib
 import subprocess
@@ -12,9 +10,9 @@ import sys
 import jax
 import numpy as np
 
+from benchmarks import small_runs
 from benchmarks.peers.job import PHASES, Job, Timed
-from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, RecipeConfig, RunConfig, SamplingConfig
-from isocompute_jax.learner import OptimizerConfig
+from isocompute_jax.experiment.config import MeshConfig, RunConfig, SamplingConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import RunError
 
@@ -23,18 +21,16 @@ OURS = {"sampling": ("sampling", "weights"), "grading": ("grading",), "update": 
 
 
 def run_config(job: Job) -> RunConfig:
-    """The job as this library's configuration: every group takes part, so that no run has less to do by luck."""
-    return RunConfig(
+    """The job as this library's configuration."""
+    return small_runs.run_config(
+        pathlib.Path(job.model).parent,
+        group_size=job.group_size,
+        problems=job.problems_per_batch,
+        steps=job.warmup + job.steps,
+        lr=1e-5,
         model=job.model,
         train_set=job.problems,
-        group_size=job.group_size,
-        problems_per_batch=job.problems_per_batch,
-        max_compute=(job.warmup + job.steps) * job.rollouts,
-        checkpoint_every_s=1e9,
         sampling=SamplingConfig(max_prompt_tokens=job.max_prompt_tokens, max_tokens=job.max_tokens),
-        recipe=RecipeConfig(zero_variance_groups="keep"),
-        optimizer=OptimizerConfig(base_lr=1e-5),
-        evaluation=EvaluationConfig(points=1),
         mesh=MeshConfig(data=job.devices),
     )
 
@@ -47,14 +43,12 @@ def run(job: Job) -> Timed:
     """
     path = pathlib.Path(job.directory)
     path.mkdir(parents=True)
-    resolved = path / "config.json"
-    resolved.write_text(json.dumps({"config": dataclasses.asdict(run_config(job))}))
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     if job.devices > 1:
         flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={job.devices}"
         environment["XLA_FLAGS"] = flags.strip()
-    command = [sys.executable, "-m", "isocompute_jax.train", f"--resolved_config={resolved}", "--trust_config"]
-    done = subprocess.run([*command, f"--workdir={path / 'run'}"], capture_output=True, text=True, env=environment)
+    command = [sys.executable, *small_runs.train_flags(run_config(job), path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise RunError(f"ours failed\n{done.stderr[-2000:]}")
     return read(path / "run", job)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.peers.job import PHASES, Timed
 from benchmarks.peers.limit import Flops
+from benchmarks.shared import row, spread
 
-HEADER = (
-    "| setting | n | who | rollouts/s | from .. to | tokens/s | sampling s | grading s | update s | other s "
-    "| ours is faster | from .. to |\n"
-    "| :-- | --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+HEAD = (
+    *("setting", "n", "who", "rollouts/s", "from .. to", "tokens/s", "sampling s", "grading s", "update s", "other s"),
+    *("ours is faster", "from .. to"),
 )
 OURS = "ours"
 
@@ -52,7 +52,7 @@ def lines(setting: str, group_size: int, rounds: Sequence[Mapping[str, Summary]]
             *(f"{statistics.median(run.seconds[name] for run in runs):.3f}" for name in (*PHASES, "other")),
             *(("-", "-") if who == OURS or not ratios else _ratio(ratios)),
         )
-        found.append("| " + " | ".join(cells) + " |")
+        found.append(row(*cells))
     return found
 
 
@@ -69,7 +69,7 @@ def limit_line(setting: str, group_size: int, flops: Flops, rate: float, rollout
 
 
 def _ratio(ratios: Sequence[float]) -> tuple[str, str]:
-    return f"{statistics.median(ratios):.2f}x", f"{min(ratios):.2f} .. {max(ratios):.2f}"
+    return f"{statistics.median(ratios):.2f}x", spread(ratios)
 
 
 def _number(value: float) -> str:

@@ -73,7 +73,7 @@ def test_the_table_compares_within_rounds():
     cells = [cell.strip() for cell in theirs.strip("|").split("|")]
     rates, seconds = ["4.50", "3.00 .. 6.00", "27.00"], ["0.750", "0.000", "1.500", "0.750"]
     assert cells == ["tiny", "4", "TRL", *rates, *seconds, "2.00x", "2.00 .. 2.00"]
-    assert ours.count("|") == theirs.count("|") == table.HEADER.splitlines()[0].count("|")
+    assert ours.count("|") == theirs.count("|") == len(table.HEAD) + 1
 
 
 def test_only_the_answer_earns_anything():
