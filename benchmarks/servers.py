@@ -19,6 +19,7 @@ from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.sweeps.workers import Worker
 
 START_S = 180.0
@@ -130,7 +131,8 @@ def serving(
 def sampling(addresses: str, shape: model.ModelConfig) -> Iterator[RemoteSampler]:
     """A sampler over servers, addresses with commas between them, which have got random weights of this shape."""
     session = f"{pathlib.Path(sys.argv[0]).stem}-{os.getpid()}"
-    sampler = RemoteSampler(ServiceConfig(endpoints=addresses), shape, session=session, in_flight="abort")
+    sender = Sender(ServiceConfig(endpoints=addresses), shape, session=session, in_flight="abort")
+    sampler = RemoteSampler(sender)
     try:
         sampler.update_weights(model.init_params(shape, jax.random.key(0)), version=0)
         yield sampler

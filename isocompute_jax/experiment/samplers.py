@@ -73,24 +73,24 @@ def _of_service(
     """Process 0 samples from the servers; the others send them their shares of the weights."""
     # Here, because gRPC is needed by nobody else.
     from isocompute_jax.service.client.fleet import RemoteSampler
-    from isocompute_jax.service.client.sender import ShareSender
+    from isocompute_jax.service.client.weight_sender import Sender, ShareSender
 
-    run = {
-        "session": str(workdir.resolve()),
-        "start": team.broadcast(lambda: secrets.token_hex(16)),
-        "in_flight": in_flight(config),
-        "team": team,
-    }
-    if not team.leads:
-        return ShareSender(config.service, model_config, **run)
-    return RemoteSampler(
+    sender = Sender(
         config.service,
         model_config,
+        session=str(workdir.resolve()),
+        in_flight=in_flight(config),
+        start=team.broadcast(lambda: secrets.token_hex(16)),
+        team=team,
+    )
+    if not team.leads:
+        return ShareSender(sender)
+    return RemoteSampler(
+        sender,
         routing=config.loss.routing != "own",
         turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
         interrupted=interrupted,
         report=FleetFile(workdir),
-        **run,
     )
 
 

@@ -38,7 +38,7 @@ from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 if TYPE_CHECKING:
     from isocompute_jax.experiment.build import Parts
     from isocompute_jax.experiment.loop_state import LoopState
-    from isocompute_jax.service.client.health import FleetHealth  # gRPC is needed by nobody else
+    from isocompute_jax.service.client.dispatch import FleetHealth  # gRPC is needed by nobody else
 
 LOG = logging.getLogger(__name__)
 

@@ -126,8 +126,9 @@ class InProcessSampler:
         for start in range(0, len(rows), shape.problems):
             chunk = rows[start : start + shape.problems]
             unit = self.make_unit(chunk, shape)
-            self._announce(unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens)
-            samples = self.draw(unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens)
+            asked = unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens
+            self._announce(*asked)
+            samples = self.draw(*asked)
             for row, (request, first) in enumerate(chunk):
                 completions = unfinished.setdefault(id(request), [])
                 wanted = min(shape.rollouts, group_size - first)
@@ -268,13 +269,8 @@ def unit_bytes(
     Keys and values of all that its rollouts may reach; and the larger of what a token needs (one layer's keys and
     values as a copy, scores of all positions, logits) and what reading the prompts does (scores of all pairs).
 
-    Args:
-      config: model shape.
-      shape: of the unit.
-      prompt: S, the compiled prompt length.
-      tokens: T, the longest completion.
-      batch_shards: parts that its problems are cut into.
-      tensor: parts that heads and vocabulary are cut into.
+    `prompt` and `tokens` are S and T, the compiled prompt length and the longest completion; `batch_shards` and
+    `tensor` the parts that the unit's problems, and that heads and vocabulary, are cut into.
     """
     rows = -(-shape.problems // batch_shards)
     rollouts, width = rows * shape.rollouts, jnp.dtype(config.dtype).itemsize
@@ -302,14 +298,8 @@ def largest_unit(
 ) -> int:
     """The most rollouts for `unit_shape` of whose units none takes more than `room` bytes of a device, margin included.
 
-    Args:
-      config: model shape.
-      room: bytes of each device that are left for a unit.
-      group_size: of the smallest groups that are sampled: the fewer rollouts share a prompt, the more prompts are read.
-      prompt: S, the compiled prompt length.
-      tokens: T, the longest completion.
-      batch_shards: parts that its problems are cut into.
-      tensor: parts that heads and vocabulary are cut into.
+    `group_size` is that of the smallest groups that are sampled: the fewer rollouts share a prompt, the more prompts
+    are read. All else is as in `unit_bytes`.
 
     Returns:
       a multiple of `batch_shards`; 0 where not even one rollout a shard has room.

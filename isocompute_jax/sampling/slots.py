@@ -13,7 +13,7 @@ matrix product, which must not matter to the backend: see `ROW_MULTIPLE`.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,15 +75,11 @@ class Drawn(NamedTuple):
     experts: Int[Array, "K S L A"] | None = None
 
 
+@functools.partial(jax.jit, static_argnames=("config", "slots", "length", "key_block", "mesh"))
 def init_slots(
     config: ModelConfig, *, slots: int, length: int, key_block: int = KEY_BLOCK, mesh: Mesh | None = None
 ) -> Slots:
     """Idle slots for sequences of up to `length` tokens; on a mesh the slots are cut as a batch, and the kv heads."""
-    return _idle_slots(config, slots, length, key_block, mesh)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _idle_slots(config: ModelConfig, slots: int, length: int, key_block: int, mesh: Mesh | None) -> Slots:
     return _constrain(_idle(config, slots, length, key_block), mesh)
 
 
@@ -264,15 +260,14 @@ def _idle(config: ModelConfig, slots: int, length: int, key_block: int) -> Slots
     )
 
 
-def _shardings(slots: Slots, mesh: Mesh) -> Slots:
-    keys = (None, None, "batch", "kv_heads", None, None)
-
-    def named(x: Array) -> Any:
-        return sharding.named_sharding(mesh, x.shape, keys if x.ndim == 6 else ("batch", None)[: x.ndim])
-
-    return jax.tree.map(named, slots)
-
-
 def _constrain(slots: Slots, mesh: Mesh | None) -> Slots:
     """Keeps the state where `init_slots` put it, so that no call sees another sharding than the one before."""
-    return slots if mesh is None else jax.lax.with_sharding_constraint(slots, _shardings(slots, mesh))
+    if mesh is None:
+        return slots
+    keys = (None, None, "batch", "kv_heads", None, None)
+
+    def kept(x: Array) -> Array:
+        axes = keys if x.ndim == 6 else ("batch", None)[: x.ndim]
+        return jax.lax.with_sharding_constraint(x, sharding.named_sharding(mesh, x.shape, axes))
+
+    return jax.tree.map(kept, slots)

@@ -8,7 +8,8 @@ from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.records import run_files
 from isocompute_jax.service.client import fleet as client
 from isocompute_jax.service.client import member
-from isocompute_jax.service.client.health import FleetHealth, MemberHealth
+from isocompute_jax.service.client.dispatch import FleetHealth
+from isocompute_jax.service.client.member import MemberHealth
 from tests.service import fleet_builders as builders
 
 MEMBER = MemberHealth("a:1", True, 3, False, 1, 8, False, 8, "NVIDIA H200", 9, 1, 0, 0.5, 0.0, "", "")

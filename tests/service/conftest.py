@@ -21,11 +21,11 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture
 def short_polls(monkeypatch):
     """The fleet's rules are the same at any pace."""
-    from isocompute_jax.service.client import dispatch, health, member
+    from isocompute_jax.service.client import dispatch, member
 
     monkeypatch.setattr(member, "POLL_S", 0.05)
     monkeypatch.setattr(dispatch, "WATCH_S", 0.05)
-    monkeypatch.setattr(health, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.0)
 
 
 @pytest.fixture(scope="session")

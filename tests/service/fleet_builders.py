@@ -18,8 +18,8 @@ from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.connection import Endpoint, update_calls
 from isocompute_jax.service.client.fleet import RemoteSampler
-from isocompute_jax.service.client.sender import InFlight
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import InFlight, Sender
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server.server import Server, ServerConfig
 from isocompute_jax.service.weights.files import Outbox
@@ -117,17 +117,8 @@ def fleet(
     """A sampler over servers (or their addresses)."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]
     settings = {"endpoints": ",".join(addresses), "shared_dir": str(directory), "push": "stream", "stall_s": 30.0}
-    sampler = RemoteSampler(
-        ServiceConfig(**{**settings, **service}),
-        CONFIG,
-        session=session,
-        in_flight=in_flight,
-        routing=routing,
-        turn_tokens=turn_tokens,
-        start=start,
-        interrupted=interrupted,
-        report=report,
-    )
+    sender = Sender(ServiceConfig(**{**settings, **service}), CONFIG, session=session, in_flight=in_flight, start=start)
+    sampler = RemoteSampler(sender, routing=routing, turn_tokens=turn_tokens, interrupted=interrupted, report=report)
     try:
         yield sampler
     finally:

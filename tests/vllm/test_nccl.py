@@ -22,9 +22,10 @@ import pytest
 from isocompute_jax import model, sharding
 from isocompute_jax.model import hf_packs
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
-from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client import weight_broadcast
 from isocompute_jax.service.client.fleet import RemoteSampler
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.weights.nccl import Communicator, TransferError
 from tests.service.fake_nccl import Fake
@@ -47,8 +48,8 @@ FIRST, SECOND, *OTHERS = CASES
 def library(monkeypatch):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="v", dir="/tmp"))  # a local socket's address is short
     fake = Fake(folder)
-    monkeypatch.setattr(broadcast, "libraries", lambda service: fake.libraries())
-    monkeypatch.setattr(broadcast, "LATE_S", 60.0)
+    monkeypatch.setattr(weight_broadcast, "libraries", lambda service: fake.libraries())
+    monkeypatch.setattr(weight_broadcast, "LATE_S", 60.0)
     yield fake
     shutil.rmtree(folder)
 
@@ -81,12 +82,12 @@ def test_vllms_receiver_loads_the_learners_bytes(library, monkeypatch, ranks):
         command = [str(builders.PYTHON), "-m", "tests.vllm.receive", json.dumps(info)]
         processes.append(subprocess.Popen(command, cwd=builders.ROOT, stdout=subprocess.PIPE, text=True))
     communicator = Communicator(library.libraries(), unique_id, 1 + ranks, 0)
-    link = broadcast.ServerLink("", "", 0, communicator)
+    link = weight_broadcast.ServerLink("", "", 0, communicator)
     wait(communicator)
     number = jax.numpy.zeros(1)
     communicator.add(number.unsafe_buffer_pointer(), number)
     wait(communicator)
-    broadcast.send(hf_packs.packed(buckets, leaves), [link])
+    weight_broadcast.send(hf_packs.packed(buckets, leaves), [link])
     assert not link.failed
     truth = [
         [name, f"torch.{config.dtype}", list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
@@ -139,14 +140,14 @@ def test_half_of_the_weights_never_serve_and_whole_ones_are_the_learners(
     service = ServiceConfig(
         endpoints=server.address(), push="nccl", shared_dir=str(tmp_path), token_file=str(server.token), stall_s=120
     )
-    sampler = RemoteSampler(service, config, session="tests", in_flight="wait")
+    sampler = RemoteSampler(Sender(service, config, session="tests", in_flight="wait"))
     try:
         run = Run(config, sampler)
         first, second = run.update(1, 1), run.update(2, 2)
         assert "joined by NCCL" in caplog.text and "by file" not in caplog.text
         assert first.logprobs.tobytes() != second.logprobs.tobytes()
         # The learner falls silent half-way: the server is without weights until it has been sent a file.
-        send_pack, seen = broadcast._broadcast, []
+        send_pack, seen = weight_broadcast._broadcast, []
 
         def silent(link, pack):
             seen.append(pack)
@@ -154,7 +155,7 @@ def test_half_of_the_weights_never_serve_and_whole_ones_are_the_learners(
                 raise TransferError("the learner fell silent")
             send_pack(link, pack)
 
-        monkeypatch.setattr(broadcast, "_broadcast", silent)
+        monkeypatch.setattr(weight_broadcast, "_broadcast", silent)
         by_file = run.update(3, 2)
         assert f"weights of version 3 go to {server.address()} by file: " in caplog.text
         assert by_file.tokens.tobytes() == second.tokens.tobytes()

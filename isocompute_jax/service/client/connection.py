@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -64,16 +64,12 @@ class Endpoint:
         self._stub: Any = sampler_pb2_grpc.SamplerStub(self._channel)
         self._push_channels: list[grpc.aio.Channel] = []
 
-    async def status(
-        self, *, timeout: float, tensors: bool = False, session: str = "", release: bool = False
-    ) -> pb.StatusReply:
-        """What the server serves and how busy it is; with `tensors` the model's tensors too. The timeout is in seconds.
+    async def status(self, *, timeout: float, session: str = "", release: bool = False) -> pb.StatusReply:
+        """What the server serves and how busy it is; the timeout is in seconds.
 
         `session` is who asks: while the one whose weights serve keeps asking, others keep away; `release` ends that.
         """
-        return await self._stub.Status(
-            pb.StatusRequest(tensors=tensors, session=session, release=release), timeout=timeout
-        )
+        return await self._stub.Status(pb.StatusRequest(session=session, release=release), timeout=timeout)
 
     def sample(self, request: pb.SampleRequest) -> grpc.aio.UnaryStreamCall:
         """Samples a group: iterate over the call for `SampleReply`s, as completions finish; `cancel()` ends it."""
@@ -113,10 +109,9 @@ class Endpoint:
         """Makes the server's ranks members of a communicator; returns when all of its members are there."""
         await self._stub.OpenTransfer(request, timeout=timeout, metadata=self._metadata)
 
-    async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> int:
-        """Cancels groups; how many of them were there."""
-        reply = await self._stub.Cancel(pb.CancelRequest(group_ids=group_ids), timeout=timeout)
-        return reply.cancelled
+    async def cancel(self, group_ids: Sequence[str], *, timeout: float) -> None:
+        """Cancels those of the groups that are there."""
+        await self._stub.Cancel(pb.CancelRequest(group_ids=group_ids), timeout=timeout)
 
     async def close(self) -> None:
         """Ends every call and closes the connections."""
@@ -170,7 +165,14 @@ def update_calls(
         sent = 0
         if shared and call == 0:
             sent = sum(box.nbytes for box in parcel.boxes)
-            yield pb.UpdateWeightsRequest(manifest=_manifest(parcel, index)).SerializeToString()
+            manifest = pb.Manifest(
+                path=parcel.path,
+                size=len(parcel.data),
+                checksum=parcel.checksum,
+                boxes=[convert.box_to_message(box, index) for box in parcel.boxes],
+                starts=parcel.starts,
+            )
+            yield pb.UpdateWeightsRequest(manifest=manifest).SerializeToString()
         elif not shared:
             chunks = _chunks(parcel)  # each call sends consecutive ones, so that it reads the file in order
             for box, start in chunks[len(chunks) * call // count : len(chunks) * (call + 1) // count]:
@@ -181,17 +183,6 @@ def update_calls(
         yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
 
     return [messages(call) for call in range(count)]
-
-
-def _manifest(parcel: Parcel, index: Mapping[str, int]) -> pb.Manifest:
-    """Names a parcel's file; `index` is that of each tensor in the header."""
-    return pb.Manifest(
-        path=parcel.path,
-        size=len(parcel.data),
-        checksum=parcel.checksum,
-        boxes=[convert.box_to_message(box, index) for box in parcel.boxes],
-        starts=parcel.starts,
-    )
 
 
 def _chunks(parcel: Parcel) -> list[tuple[Box, int]]:

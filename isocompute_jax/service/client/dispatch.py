@@ -13,20 +13,19 @@ import dataclasses
 import functools
 import logging
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Sequence
 
 import grpc
 
-from isocompute_jax.distributed import Team
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.service.client.broadcast import KeptWeights, ServerLinks
-from isocompute_jax.service.client.connection import reason_of
-from isocompute_jax.service.client.health import Absence, FleetHealth, Meter, together
-from isocompute_jax.service.client.member import Member, lack
-from isocompute_jax.service.client.sender import InFlight, Orders, Sender, Weights
+from isocompute_jax.service.client.connection import reason_of, untrusted
+from isocompute_jax.service.client.member import Member, MemberHealth, Meter, lack
 from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
+from isocompute_jax.service.client.weight_broadcast import KeptWeights, ServerLinks
+from isocompute_jax.service.client.weight_sender import Orders, Sender, Weights
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.terms import PUSHBACK
@@ -36,6 +35,9 @@ MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
 WATCH_S = 1.0
 CANCEL_S = 2.0
+REMIND_S = 60.0
+PATIENCE_S = 2.0
+"""An absence that is over sooner, or ends the run sooner, is not worth a message."""
 
 REFUSED = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.FAILED_PRECONDITION)
 """Nothing was drawn."""
@@ -49,40 +51,42 @@ FATAL = (
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class FleetHealth:
+    """What the learner knows of its servers."""
+
+    groups_queued: int  # that no server has room for, or that wait for weights
+    redrawn_rollouts: int  # that were asked for again so far
+    members: list[MemberHealth]
+
+
 class Dispatcher:
     """Sends groups to members and delivers what comes back; made and used on one running event loop.
 
     Args:
-      service, in_flight, routing, turn_tokens, team: as of `fleet.RemoteSampler`.
-      sender: brings weights to servers.
-      vocab_size: V.
+      sender, routing, turn_tokens: as of `fleet.RemoteSampler`.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
     """
 
     def __init__(
         self,
-        service: ServiceConfig,
         sender: Sender,
         *,
-        in_flight: InFlight,
-        vocab_size: int,
         routing: bool,
         turn_tokens: int,
-        team: Team,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
         self.failure: Exception | None = None  # what ended the run
         self.redrawn_rollouts = 0  # asked for again, because the call that should have brought them was lost
-        self.redrawn_tokens = 0  # of these, as far as they had arrived
-        self._service = service
+        self._service = service = sender.service
         self._session = sender.session
-        self._in_flight = in_flight
-        self._vocab_size = vocab_size
+        self._in_flight = sender.in_flight
+        self._vocab_size = sender.config.vocab_size
         self._deliver = deliver
         self._on_failure = on_failure
-        sender.orders = Orders(team) if team.count > 1 else None
+        sender.orders = Orders(sender.team) if sender.team.count > 1 else None
         self._parcel: Weights | None = None
         self._queue: collections.deque[PendingGroup] = collections.deque()
         self._running: dict[asyncio.Task, tuple[Member, PendingGroup]] = {}
@@ -93,13 +97,12 @@ class Dispatcher:
         self._closing = False
         self._make_member = functools.partial(
             Member,
-            service=service,
             sender=sender,
             lack=functools.partial(
                 lack,
                 routing=routing,
                 turn_tokens=turn_tokens,
-                token_versions=in_flight in ("continue", "recompute"),
+                token_versions=self._in_flight in ("continue", "recompute"),
             ),
             changed=self._on_change,
             fail=self._fail,
@@ -108,7 +111,7 @@ class Dispatcher:
         self._members: list[Member] = []
         self._meters: list[Meter] = []
         self._watches: dict[Member | None, asyncio.Task] = {}
-        for target in service.targets if self._file is None else self._file.read():
+        for target in self._file.read() if self._file else service.targets:
             self._add(target)
         self._watch(None, self._watch_all())
 
@@ -124,7 +127,10 @@ class Dispatcher:
     @property
     def device_seconds(self) -> dict[str, float]:
         """Kind -> seconds x devices of the servers so far, of those that have left too; in any thread."""
-        return together(meter.seconds() for meter in self._meters)
+        total: collections.Counter[str] = collections.Counter()
+        for meter in self._meters:
+            total.update(meter.seconds())
+        return dict(total)
 
     def submit(self, requests: Sequence[SampleRequest], lane: str) -> None:
         """Queues groups."""
@@ -134,14 +140,9 @@ class Dispatcher:
         self._dispatch()
 
     async def distribute(self, parcel: Weights, links: ServerLinks | None = None) -> None:
-        """Brings every member that is up to `parcel`, and waits until they have it, and there is one.
+        """Brings `parcel` to every member that is up; returns when they have it, and there is one. Raises `failure`.
 
-        Args:
-          parcel: the weights.
-          links: by which `KeptWeights` go to the members that can, in their round, which is closed then.
-
-        Raises:
-          Exception: `failure`.
+        By `links` `KeptWeights` go to the members that can, in their round, which is closed then.
         """
         if links is not None and isinstance(parcel, KeptWeights):
             try:
@@ -332,7 +333,6 @@ class Dispatcher:
         if code not in REFUSED:
             group.losses += member.up
             self.redrawn_rollouts += group.request.group_size
-            self.redrawn_tokens += group.tokens
         if pushback is not None:
             member.hold(pushback)
             asyncio.get_running_loop().call_later(pushback, self._dispatch)
@@ -372,6 +372,60 @@ class Dispatcher:
         return member.weights is not None or (self._parcel is None and member.up)
 
 
+class Absence:
+    """Of all endpoints; `since` is when (`time.monotonic`) the last one went, None as long as there is one."""
+
+    def __init__(self, service: ServiceConfig):
+        self.since: float | None = None
+        self._service = service
+        self._reminded = 0.0
+        self._served = False
+
+    def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> InputError | RunError | None:
+        """What ends the run, if it has waited for too long.
+
+        Args:
+          members: those that are listed.
+          serves: whether one draws.
+          gone: whether none will without help.
+        """
+        now = time.monotonic()
+        if serves:
+            self._served = True
+            if self.since is not None and self._reminded >= self.since:
+                LOG.info("a sampler is back after %.0f s", now - self.since)
+            self.since = None
+        elif gone:
+            if self.since is None:
+                self.since, self._reminded = now, now - REMIND_S + PATIENCE_S
+            unmended = now - self.since >= min(PATIENCE_S, self._service.wait_s)
+            if unmended and not self._served and members and all(untrusted(member.error) for member in members):
+                reasons = "; ".join(f"{member.target} {member.error}" for member in members)
+                return InputError(f"no sampler can be used: {reasons}. Then run the same command again")
+            left = self.since + self._service.wait_s - now
+            if left <= 0:
+                waited = f"The run gives up after {self._service.wait_s:.0f} s"
+                return RunError(self._lament(members, now, waited))
+            if now - self._reminded >= REMIND_S:
+                LOG.error("%s", self._lament(members, now, f"The run waits and gives up in {left:.0f} s"))
+                self._reminded = now
+        return None
+
+    def _lament(self, members: Sequence[Member], now: float, outlook: str) -> str:
+        """Which endpoints are gone, since when and why."""
+        service = self._service
+        listed = "; ".join(
+            f"{member.target} (for {now - member.down_since:.0f} s) {member.error}" for member in members
+        )
+        field = "endpoints_file" if service.endpoints_file else "endpoints"
+        remedy = f"start the servers, or correct {getattr(CONFIG.service, field)}"
+        if "certificate" not in listed:  # else it has been said what is wrong with it
+            remedy += f"; servers with TLS need {CONFIG.service.ca_file}, those with mutual "
+            remedy += "TLS cert_file and key_file too"
+        listed = listed or f"{service.endpoints_file} lists none"
+        return f"no sampler is left: {listed}. {outlook} ({CONFIG.service.wait_s}): {remedy}"
+
+
 def _pushback_s(error: BaseException) -> float | None:
     """When a full server asks to come again."""
     if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -397,7 +451,6 @@ class PendingGroup:
     bad_replies: int = 0  # of those, how many brought what was not asked for
     losses: int = 0  # and how many were lost on a server that lived on
     finished: dict[int, Completion] = dataclasses.field(default_factory=dict)  # rollouts of the present call, by index
-    tokens: int = 0  # of these
 
     def __str__(self) -> str:
         return f"of problem {self.request.problem_id!r}, step {self.request.step}, {self.lane}"
@@ -406,7 +459,6 @@ class PendingGroup:
         """Another call is made for it."""
         self.attempts += 1
         self.finished.clear()
-        self.tokens = 0
 
     def keep(
         self, message: pb.Completion, *, vocab_size: int, version: int | None, newest: int, one_version: bool
@@ -438,4 +490,3 @@ class PendingGroup:
         if versions != sorted(versions) or versions[-1] > newest:
             raise BadReplyError(f"rollout {message.index} has the versions {versions}; the newest is {newest}")
         self.finished[message.index] = completion
-        self.tokens += len(completion.tokens)

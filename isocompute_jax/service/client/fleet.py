@@ -13,24 +13,19 @@ import concurrent.futures
 import contextlib
 import functools
 import queue
-import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from isocompute_jax.distributed import Team, alone
-from isocompute_jax.model import ModelConfig, Params, all_finite, hf_packs
-from isocompute_jax.records.errors import CONFIG, InputError, Interrupted, RunError
+from isocompute_jax.model import Params, all_finite, hf_packs
+from isocompute_jax.records.errors import Interrupted, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.records.tensors import DTYPE_BYTES
 from isocompute_jax.sampling.protocol import TRAIN
-from isocompute_jax.service.client import broadcast
-from isocompute_jax.service.client.broadcast import KeptWeights
-from isocompute_jax.service.client.dispatch import Dispatcher
-from isocompute_jax.service.client.health import FleetHealth
-from isocompute_jax.service.client.sender import InFlight, Sender
-from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client import weight_broadcast
+from isocompute_jax.service.client.dispatch import Dispatcher, FleetHealth
+from isocompute_jax.service.client.weight_broadcast import KeptWeights, ServerLink, ServerLinks
+from isocompute_jax.service.client.weight_sender import Sender
 
 WAKE_S = 1.0
 """The learner's thread never waits longer at a time, so that signals are seen."""
@@ -46,77 +41,41 @@ class RemoteSampler:
     Groups are yielded as they finish, in any order. Nothing is sampled before the first `update_weights`.
 
     Args:
-      service: where the servers are, and how they are used.
-      config: model shape; `config.dtype` is what weights travel in.
-      session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
-      in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
-        new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
-        `wait` finishes them first; `continue` and `recompute` continue with the new weights and the old, or new, cache.
+      sender: brings weights to the servers; closed with the sampler. Of several learner hosts this is the first, and
+        the others have a `ShareSender`.
       routing: whether the learner needs the experts that tokens went to; servers that do not say them end the run.
       turn_tokens: longest prompt and completion together, of rollouts that are drawn in turns (`sampling.turns`);
         servers that know no turns, or hold less, end the run. 0 where none are.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       report: told every other second how the fleet is, in a thread of its own.
-      start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
-        never pass for those of this one, though their versions be the same.
-      team: the learner hosts, of which this is the first; each of them sends its own share of the weights
-        (`ShareSender`). None for this one alone.
-
-    Raises:
-      InputError: a field of `service` cannot work.
-      RunError: a live process has the same `session`.
     """
 
     concurrent = True
 
     def __init__(
         self,
-        service: ServiceConfig,
-        config: ModelConfig,
+        sender: Sender,
         *,
-        session: str,
-        in_flight: InFlight,
         routing: bool = False,
         turn_tokens: int = 0,
         interrupted: Callable[[], bool] = lambda: False,
         report: Callable[[FleetHealth], None] = lambda health: None,
-        start: str | None = None,
-        team: Team | None = None,
     ):
-        service.validate()
-        team = team or alone()
-        if not service.remote:
-            raise InputError(f"{CONFIG.service.endpoints} is empty: list the servers, host:port,host:port")
-        if config.dtype not in DTYPE_BYTES:
-            raise InputError(f"{CONFIG.dtype} = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
-        self._config = config
-        self._team = team
+        self._sender = sender
         self._interrupted = interrupted
         self._lock = threading.Lock()
         self._waiting: collections.Counter[str] = collections.Counter()
         self._queues: dict[str, queue.SimpleQueue[RolloutGroup | None]] = collections.defaultdict(queue.SimpleQueue)
         self._closed = False
-        self._links: broadcast.ServerLinks | None = None
-        self._sender = Sender(
-            service,
-            config,
-            session=session,
-            start=start or secrets.token_hex(16),
-            in_flight=in_flight,
-            team=team,
-        )
+        self._links: ServerLinks | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         started: concurrent.futures.Future[Dispatcher] = concurrent.futures.Future()
         make = functools.partial(
             Dispatcher,
-            service,
-            self._sender,
-            in_flight=in_flight,
-            vocab_size=config.vocab_size,
+            sender,
             routing=routing,
             turn_tokens=turn_tokens,
-            team=team,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )
@@ -126,7 +85,7 @@ class RemoteSampler:
         try:
             self._dispatcher = started.result()
         except BaseException:
-            self._sender.close()
+            sender.close()
             raise
         atexit.register(self.close)
 
@@ -134,11 +93,6 @@ class RemoteSampler:
     def redrawn_rollouts(self) -> int:
         """Rollouts asked for again so far, because an endpoint was lost or weights changed under them."""
         return self._dispatcher.redrawn_rollouts
-
-    @property
-    def redrawn_tokens(self) -> int:
-        """Tokens of these that had been drawn, as far as they had arrived."""
-        return self._dispatcher.redrawn_tokens
 
     @property
     def device_seconds(self) -> Mapping[str, float]:
@@ -193,21 +147,21 @@ class RemoteSampler:
         """From this thread: what the devices compute together they begin in one order, in all processes."""
         libraries, leaves = self._sender.libraries, kept.leaves
         assert libraries is not None
-        buckets = hf_packs.buckets(self._config)
+        buckets = hf_packs.buckets(self._sender.config)
         if self._links is None:
-            self._links = broadcast.ServerLinks(libraries, buckets, hf_packs.first_device(leaves))
+            self._links = ServerLinks(libraries, buckets, hf_packs.first_device(leaves))
         # What is not finite is left to the file's way, where the server refuses it by name before it takes anything.
         by_nccl = all_finite(leaves)
         distributing = self._dispatcher.distribute(kept, self._links if by_nccl else None)
         done = asyncio.run_coroutine_threadsafe(distributing, self._loop)
-        receiving: list[broadcast.ServerLink] = []
+        receiving: list[ServerLink] = []
 
         def anybody() -> bool:
             receiving[:] = self._await(kept.round.following()) if by_nccl else []
             return bool(receiving)
 
-        while self._team.broadcast(anybody):
-            broadcast.send(hf_packs.packed(buckets, leaves), receiving)
+        while self._sender.team.broadcast(anybody):
+            weight_broadcast.send(hf_packs.packed(buckets, leaves), receiving)
             self._loop.call_soon_threadsafe(kept.round.finish, list(receiving))
         self._wait(done)
 

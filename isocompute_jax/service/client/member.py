@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
 
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.tokens import SAMPLER_TOKEN
 from isocompute_jax.service.client.connection import Endpoint, reason_of, why
-from isocompute_jax.service.client.health import MemberHealth, Meter
-from isocompute_jax.service.client.sender import Sender, ShareLostError, Weights
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import Sender, ShareLostError, Weights
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.terms import NOT_FINITE, same_run
 
@@ -86,11 +86,65 @@ def lack(status: pb.StatusReply, *, routing: bool, turn_tokens: int, token_versi
     return ""
 
 
+@dataclasses.dataclass(frozen=True)
+class MemberHealth:
+    """What the learner knows of an endpoint."""
+
+    endpoint: str  # `host:port` or `unix:PATH`
+    up: bool  # it answers and makes progress
+    version: int | None  # of the weights that it serves for this run
+    receiving_weights: bool  # newer ones are on their way to it
+    groups: int  # that it was sent and that are not back
+    rollouts: int  # of these groups
+    leaving: bool  # it draws what it was sent, and is sent nothing more: it is off the list, or is shutting down
+    # As it said last: its devices, tokens drawn since it started, groups that its engine works on, and those that wait
+    # there for an update.
+    devices: int
+    device_kind: str
+    tokens_drawn: int
+    groups_running: int
+    groups_waiting: int
+    silent_s: float  # since it last answered
+    down_s: float  # since it was taken out; 0 while it is up
+    error: str  # why it is not up, or takes no weights; empty where it does
+    last_error: str  # the last of these, kept when it is up again; empty where there was none
+
+
+class Meter:
+    """Seconds x devices of one server, by kind, from its first answer on until it leaves the fleet.
+
+    A server that is down counts with the devices that it had: they are still lent to the run. It may be read in any
+    thread.
+    """
+
+    def __init__(self) -> None:
+        # One value, which is replaced and never changed: when it was made, what had come together, what is held since.
+        self._known: tuple[float, Mapping[str, float], tuple[str, int]] = 0.0, {}, ("", 0)
+
+    @property
+    def devices(self) -> tuple[str, int]:
+        """Kind and number of what it holds; `("", 0)` before the first answer."""
+        return self._known[2]
+
+    def hold(self, kind: str, count: int) -> None:
+        """It has answered, and says so many devices."""
+        if self.devices != (kind, count):
+            self._known = time.monotonic(), self.seconds(), (kind, count)
+
+    def seconds(self) -> dict[str, float]:
+        """Kind -> seconds x devices."""
+        since, before, (kind, count) = self._known
+        total = dict(before)
+        if count:
+            total[kind] = total.get(kind, 0.0) + count * (time.monotonic() - since)
+        return total
+
+
 class Member:
     """An endpoint, watched. Others read its attributes, and set `suspect` and `unlisted` alone.
 
     Args:
-      target, service, sender: its address, the fleet's settings, and what brings weights to it.
+      target, sender: its address, and what brings weights to it.
       lack: says of its status what the run needs and it cannot do; empty for nothing.
       changed: called when the member may have become usable, or unusable.
       fail: called with an error that ends the run.
@@ -99,14 +153,13 @@ class Member:
     def __init__(
         self,
         target: str,
-        service: ServiceConfig,
         sender: Sender,
         *,
         lack: Callable[[pb.StatusReply], str],
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
     ):
-        self.endpoint = Endpoint(target, service)
+        self.endpoint = Endpoint(target, sender.service)
         self.target = target
         self.status = pb.StatusReply()  # its last answer
         self.answered_once = asyncio.Event()  # the first answer, or its absence, is known
@@ -120,7 +173,7 @@ class Member:
         self.tasks: dict[asyncio.Task, int] = {}  # what waits for a group that it samples -> rollouts
         self.load = 0  # rollouts of these
         self.meter = Meter()  # what its devices have cost so far
-        self._service = service
+        self._service = sender.service
         self._sender = sender
         self._lack = lack
         self._changed = changed
@@ -134,7 +187,7 @@ class Member:
         self._answered = self._progress = time.monotonic()
         self._not_before = self._back_at = 0.0
         self._stuck = 0
-        self._owned = ""
+        self._owned = ""  # the incarnation that this learner's weights came to
         self._announced = False
         self._rival_since = 0.0
         self._takeovers: collections.deque[float] = collections.deque()
@@ -329,7 +382,6 @@ class Member:
         self._changed()
 
     def _announce(self, parcel: Weights) -> None:
-        """It can be used (again)."""
         if not self._announced:
             self._announced, self._last_warning = True, ""
             LOG.info("sampler %s is up, with the weights of version %d", self.target, parcel.version)
@@ -388,24 +440,23 @@ class Member:
                 f"diverged: begin again from an earlier checkpoint, with a lower {CONFIG.optimizer.base_lr}"
             )
             self._fail(RunError(message))
-        elif isinstance(error, ShareLostError) and error.refused:
-            self._fail(InputError(f"{self.target} {refusal(grpc.StatusCode.UNAUTHENTICATED)}: {error}"))
-        elif isinstance(error, ShareLostError):
-            self._retry_later()
-            self.take_out(f"did not take the weights of version {parcel.version}: {error}")
-        elif isinstance(error, grpc.aio.AioRpcError):
-            self._retry_later()
-            refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
-            final = refusal(error.code(), self._service)
-            if final and (not refused or self._failures >= MAX_REFUSALS):
-                self._fail(InputError(f"{self.target} {final}: {error.details()}"))
-                return
-            self.take_out(f"did not take the weights of version {parcel.version}: {error.details()}")
+        elif isinstance(error, ShareLostError | grpc.aio.AioRpcError):
+            self._on_push_failed(parcel, error)
         elif isinstance(error, Exception):
             self._fail(error)
 
-    def _retry_later(self) -> None:
-        """A push to it failed: the next one waits, longer from time to time."""
+    def _on_push_failed(self, parcel: Weights, error: ShareLostError | grpc.aio.AioRpcError) -> None:
+        """The next push waits, longer from time to time; or the run ends, where no retry can mend it."""
         self.failing = True
         self._failures += 1
         self._back_at = time.monotonic() + min(2.0 ** (self._failures - 2), MAX_RETRY_S)
+        if isinstance(error, ShareLostError):
+            final = refusal(grpc.StatusCode.UNAUTHENTICATED) if error.refused else ""
+        elif error.code() is grpc.StatusCode.INVALID_ARGUMENT and self._failures < MAX_REFUSALS:
+            final = ""
+        else:
+            final = refusal(error.code(), self._service)
+        if final:
+            self._fail(InputError(f"{self.target} {final}: {reason_of(error)}"))
+        else:
+            self.take_out(f"did not take the weights of version {parcel.version}: {reason_of(error)}")

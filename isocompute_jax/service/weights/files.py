@@ -227,10 +227,6 @@ class Parcel:
     data: memoryview  # the file, mapped
 
 
-Written = tuple[tuple[Box, ...], tuple[int, ...]]
-"""The boxes that a file holds, and the byte at which each begins."""
-
-
 class Outbox:
     """A learner's two files, in a folder that a restart of the same run finds again, empties and uses on.
 
@@ -276,33 +272,34 @@ class Outbox:
         self._files.reverse()
         file = self._files[0]
         try:
-            written, starts = (self._write_whole if self._whole else self._write_packed)(file, boxes)
+            if self._whole:
+                writer = WeightWriter(file, self.tensors)
+                for box, numbers in boxes:
+                    writer.write(box, numbers)
+                written, starts = [tensor.box for tensor in self.tensors], writer.weights.starts
+            else:
+                written, starts = _write_packed(file, boxes)
         except OSError as error:
             raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
         data = file.map()
-        return Parcel(version, self.tensors, file.path, xxhash.xxh3_64_intdigest(data), written, starts, data)
+        checksum = xxhash.xxh3_64_intdigest(data)
+        return Parcel(version, self.tensors, file.path, checksum, tuple(written), tuple(starts), data)
 
     def close(self) -> None:
         """Removes the folder; parcels keep what they have mapped."""
         self._folder.remove()
 
-    def _write_whole(self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]) -> Written:
-        """Every box at its place in its tensor; what the file then holds, and where."""
-        writer = WeightWriter(file, self.tensors)
-        for box, numbers in boxes:
-            writer.write(box, numbers)
-        return tuple(tensor.box for tensor in self.tensors), writer.weights.starts
 
-    def _write_packed(self, file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]) -> Written:
-        """One box behind the other; which, and where."""
-        written, starts, end = [], [], 0
-        for box, numbers in boxes:
-            written.append(box)
-            starts.append(aligned(end))
-            file.write(numbers, starts[-1])
-            end = starts[-1] + box.nbytes
-        file.truncate(end)
-        return tuple(written), tuple(starts)
+def _write_packed(file: SharedFile, boxes: Iterable[tuple[Box, np.ndarray]]) -> tuple[list[Box], list[int]]:
+    """Writes one box behind the other; which, and the byte at which each begins."""
+    written, starts, end = [], [], 0
+    for box, numbers in boxes:
+        written.append(box)
+        starts.append(aligned(end))
+        file.write(numbers, starts[-1])
+        end = starts[-1] + box.nbytes
+    file.truncate(end)
+    return written, starts
 
 
 class StagingArea:

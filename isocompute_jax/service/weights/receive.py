@@ -3,8 +3,8 @@
 All calls with one (session, version) are the parts of one update. While its parts come in, an update of another
 (session, version) takes its place: the newer one wins, and the senders of the older get ABORTED. An update that is
 being applied is not disturbed: the next one waits for its end. Who may begin is asked of the servicer (`admit`), before
-anything is given up for it. Whatever goes wrong with one sender ends the update for
-all of them, and the old weights serve on.
+anything is given up for it. Whatever goes wrong with one sender ends the update for all of them, and the old weights
+serve on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WeightUpdate:
         self.coverage = coverage
         self.calls: dict[int, Interruptible] = {}
         self.missing = header.senders
-        self.arrived = asyncio.Event()
+        self.arrived = asyncio.Event()  # all parts are there
         self.outcome: asyncio.Future[pb.UpdateWeightsReply] = asyncio.get_running_loop().create_future()
         # Of the communicator by which the engine is sent the weights, and what tells the learner to begin.
         self.transfer: int | None = None
@@ -66,16 +66,6 @@ class WeightUpdate:
         self.writes: set[asyncio.Future] = set()
         self.applying: asyncio.Task[None] | None = None
         self.committed = False  # the engine has been told: from then on nothing stops it
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What its calls have in common."""
-        return self.header.session, self.header.version
-
-    @property
-    def complete(self) -> bool:
-        """Whether all parts are there."""
-        return self.arrived.is_set()
 
 
 class WeightUpdates:
@@ -180,9 +170,9 @@ class WeightUpdates:
     async def _join(self, header: pb.WeightsHeader, peer: str) -> WeightUpdate:
         """The update that a header belongs to: the current one, or a new one in its place."""
         while (update := self._current) is not None:
-            if update.complete:
+            if update.arrived.is_set():
                 await asyncio.wait([update.outcome])
-            elif update.key != (header.session, header.version):
+            elif (header.session, header.version) != (update.header.session, update.header.version):
                 self._admit(header, update.header)
                 self._fail(update, Refusal(grpc.StatusCode.ABORTED, f"version {header.version} took its place"))
             else:

@@ -14,10 +14,9 @@ import pytest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.service.client.connection import Endpoint
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from tests.service.builders import token_file
-from tests.service.fleet_builders import Live, fleet, live, params, requests
+from tests.service.fleet_builders import fleet, live, params, requests
 
 
 def tls(certificates: pathlib.Path, name: str) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def status(address: str, **service) -> pb.StatusReply:
     async def ask():
         endpoint = Endpoint(address, ServiceConfig(**service))
         try:
-            return await endpoint.status(timeout=10.0, tensors=True)
+            return await endpoint.status(timeout=10.0)
         finally:
             await endpoint.close()
 
@@ -49,22 +48,17 @@ def unavailable(address: str, **service) -> bool:
 
 def test_status_over_tcp_and_a_unix_socket(tmp_path):
     with live() as [server]:
-        reply = status(server.address)
-        assert reply.engine == "simulated" and len(reply.tensors) == len(server.engine.facts.tensors)
+        assert status(server.address).engine == "simulated"
     path = f"unix:{tmp_path}/socket"
     with live(host=path) as [server]:
-        assert status(path).vocab_size == 32
-
-
-STRANGER = {"cert_file": "stranger.pem", "key_file": "stranger.key"}
+        assert server.address == path and status(path).vocab_size == 32
 
 
 def test_tls_and_mutual_tls(certificates, tmp_path):
+    def pair(name: str) -> dict[str, Any]:
+        return {"cert_file": str(certificates / f"{name}.pem"), "key_file": str(certificates / f"{name}.key")}
+
     ours: dict[str, Any] = {"ca_file": str(certificates / "ca.pem")}
-    client: dict[str, Any] = {
-        "cert_file": str(certificates / "client.pem"),
-        "key_file": str(certificates / "client.key"),
-    }
     own = tls(certificates, "server")
     with live(**own) as [server]:
         assert status(server.address, **ours).engine == "simulated"
@@ -72,10 +66,9 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
         assert unavailable(server.address, ca_file=str(certificates / "other.pem"))
     with live(tls_client_ca=str(certificates / "ca.pem"), **own) as [server]:
         assert unavailable(server.address, **ours)
-        stranger = {field: str(certificates / name) for field, name in STRANGER.items()}
-        assert unavailable(server.address, **ours, **stranger)
-        assert status(server.address, **ours, **client).engine == "simulated"
-        with fleet(server, directory=tmp_path, **ours, **client) as sampler:
+        assert unavailable(server.address, **ours, **pair("stranger"))
+        assert status(server.address, **ours, **pair("client")).engine == "simulated"
+        with fleet(server, directory=tmp_path, **ours, **pair("client")) as sampler:
             sampler.update_weights(params(), version=1)
             sampler.submit(requests(3))
             assert len(list(sampler.completed())) == 3
@@ -130,7 +123,7 @@ except grpc.FutureTimeoutError:
 
 
 def test_mains_do_not_show_what_grpc_says_at_each_attempt(certificates):
-    with live(tls_cert=str(certificates / "expired.pem"), tls_key=str(certificates / "expired.key")) as [one]:
+    with live(**tls(certificates, "expired")) as [one]:
         environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
         command = [sys.executable, "-c", CALL, one.address, str(certificates / "ca.pem")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -152,11 +145,7 @@ def test_the_learner_is_told_what_it_may_lack_itself(certificates, tmp_path, our
     """All that gRPC hears of it is that the connection was closed."""
     files: dict[str, Any] = {field: str(certificates / name) for field, name in ours.items()}
     with (
-        live(
-            tls_cert=str(certificates / "server.pem"),
-            tls_key=str(certificates / "server.key"),
-            tls_client_ca=str(certificates / "ca.pem"),
-        ) as [one],
+        live(**tls(certificates, "server"), tls_client_ca=str(certificates / "ca.pem")) as [one],
         fleet(one, directory=tmp_path, wait_s=0.5, **files) as sampler,
         pytest.raises(RunError, match=rf"cannot be reached: .*Socket closed \(if it is there, {said}"),
     ):
@@ -179,23 +168,6 @@ def test_a_wrong_token_is_said_once(tmp_path, caplog, ours, said):
             sampler.update_weights(params(), version=1)
     learners = [record.getMessage() for record in caplog.records if ".server." not in record.name]
     assert "metadata" not in "".join(learners) and "right" not in caplog.text
-
-
-def test_cancelled_groups_end_with_aborted():
-    async def run(server: Live):
-        endpoint = Endpoint(server.address, ServiceConfig())
-        call = endpoint.sample(convert.request_to_message(requests(1)[0], group_id="g"))
-        while not await endpoint.cancel(["g", "not there"], timeout=10.0):
-            pass
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            async for _ in call:
-                pass
-        await endpoint.close()
-        return caught.value.code()
-
-    with live(wait_for_weights=False) as [server]:
-        server.engine.frozen = True
-        assert asyncio.run(run(server)) is grpc.StatusCode.ABORTED
 
 
 @pytest.mark.parametrize(

@@ -91,13 +91,6 @@ def test_a_group_that_every_server_fails_at_ends_the_run(tmp_path):
             list(sampler.completed())
 
 
-def test_a_change_that_changes_nothing_is_let_through(tmp_path):
-    with live(engine=Crooked(changed(), times=9)) as [server], fleet(server, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
-        sampler.submit(requests(3))
-        assert len(list(sampler.completed())) == 3 and sampler.redrawn_rollouts == 0
-
-
 @pytest.fixture
 def interruptible():
     """Ctrl-C raises KeyboardInterrupt, also in a background job, which would ignore it."""

@@ -1,4 +1,4 @@
-"""How often an endpoint is asked how it is, and what it lacks of what a run needs."""
+"""How often an endpoint is asked how it is, what it lacks of what a run needs, and what its devices cost."""
 
 import asyncio
 import types
@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from isocompute_jax.service.client import member
-from isocompute_jax.service.client.member import SPARED_POLLS, Member, lack
-from isocompute_jax.service.client.sender import Sender
+from isocompute_jax.service.client.member import SPARED_POLLS, Member, Meter, lack
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
 NOTHING = {"routing": False, "turn_tokens": 0, "token_versions": False}
@@ -25,8 +25,7 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
     async def watch():
         found = Member(
             "127.0.0.1:1",
-            ServiceConfig(endpoints="127.0.0.1:1"),
-            cast(Sender, types.SimpleNamespace(session="run#1")),
+            cast(Sender, types.SimpleNamespace(session="run#1", service=ServiceConfig(endpoints="127.0.0.1:1"))),
             lack=lambda status: "",
             changed=lambda: None,
             fail=lambda error: pytest.fail(str(error)),
@@ -72,3 +71,29 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
 def test_what_is_lacking_is_said(needs, status, said):
     found = lack(pb.StatusReply(**STATUS | status), **NOTHING | needs)
     assert said in found and bool(found) == bool(said)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(member.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_server_counts_from_its_first_answer_until_it_leaves(clock):
+    server = Meter()
+    clock[0] += 7.0
+    assert server.seconds() == {} and server.devices == ("", 0)
+    server.hold("H200", 8)
+    clock[0] += 10.0
+    server.hold("H200", 8)  # it says the same every second
+    clock[0] += 5.0  # and says nothing while it is down
+    assert server.seconds() == {"H200": 120.0}
+    server.hold("H200", 4)  # started again, with half of them
+    clock[0] += 1.0
+    server.hold("H100", 2)
+    clock[0] += 2.0
+    assert server.seconds() == {"H200": 124.0, "H100": 4.0}
+    server.hold("", 0)
+    clock[0] += 1000.0
+    assert server.seconds() == {"H200": 124.0, "H100": 4.0}

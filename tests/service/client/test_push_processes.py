@@ -30,7 +30,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.distributed.environment import find_place
 from isocompute_jax.distributed.start import joined
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.service.client import broadcast, fleet, sender
+from isocompute_jax.service.client import fleet, weight_broadcast, weight_sender
 from isocompute_jax.service.client.service_config import ServiceConfig
 from tests.service.fake_nccl import Fake
 from tests.service.fleet_builders import CONFIG, params, requests
@@ -49,15 +49,17 @@ with joined(place, {}, records=(), stall_s=60.0, start_s=60.0) as team:
     if do == "nccl":
         service = dataclasses.replace(service, push="nccl")
         fake = Fake(pathlib.Path(os.environ["TMPDIR"]))
-        broadcast.libraries = lambda service: fake.libraries()
+        weight_broadcast.libraries = lambda service: fake.libraries()
     if do == "stranger":
         token = os.path.join(directory, "wrong" if index else "right")
         service = dataclasses.replace(service, token_file=token)
-    run = dict(session="several", start="first", team=team)
+    sender = weight_sender.Sender(
+        service, CONFIG, session="several", in_flight="abort", start="first", team=team
+    )
     if index:
-        sampler = sender.ShareSender(service, CONFIG, in_flight="abort", **run)
+        sampler = weight_sender.ShareSender(sender)
     else:
-        sampler = fleet.RemoteSampler(service, CONFIG, in_flight="abort", **run)
+        sampler = fleet.RemoteSampler(sender)
         members = sampler._dispatcher._members  # a server that answers late, on a busy machine, would get no weights
         while do != "stranger" and sum(member.up for member in members) < len(members):
             time.sleep(0.05)

@@ -86,12 +86,6 @@ async def test_a_port_in_use_is_said(tmp_path):
         await second.stop(0)
 
 
-async def test_unix_sockets(tmp_path):
-    async with serving(Probe(), tmp_path, host=f"unix:{tmp_path}/socket") as (server, client):
-        assert server.address == f"unix:{tmp_path}/socket"
-        assert len(await client.sample()) == 2
-
-
 async def test_reflection_and_unknown_health(tmp_path):
     async with serving(Probe(), tmp_path) as (_, client):
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)  # pyright: ignore[reportArgumentType]

@@ -80,11 +80,9 @@ class JaxEngine:
         self._thread.start()
 
     async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
-        """Yields (rollout index, completion) as they finish; closing it frees the slots at the next chunk.
+        """As `Engine.generate` says; closing it frees the slots at the next chunk.
 
-        Raises:
-          InputError: the temperature, or top_p, is too low or too high for float32.
-          EngineError: the engine has died.
+        InputError is raised for a temperature, or a top_p, that float32 does not hold.
         """
         await self.check_health()
         params = request.params
@@ -114,12 +112,7 @@ class JaxEngine:
                 self._inbox.put(partial(self._sampler.cancel, [ticket]))
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """As `Engine.update_weights`, between two chunks; old and new ones are in memory together while they load.
-
-        Raises:
-          NotTakenError: they cannot be read, or there is no memory for them beside the old ones.
-          EngineError: it failed, and the engine with it.
-        """
+        """As `Engine.update_weights`, between two chunks; old and new ones are in memory together while they load."""
         await self.check_health()
         try:
             params = await asyncio.to_thread(read_weights, weights, self._config, self._shardings)

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client import weight_broadcast
 from tests.service.fake_nccl import Fake
 from tests.service.fleet_builders import Live, tensors
 from tests.service.receiving_engine import Process, ReceivingSimulated
@@ -24,10 +24,12 @@ def folder():
 def library(monkeypatch, folder):
     """NCCL of this process, a learner's."""
     fake = Fake(folder)
-    monkeypatch.setattr(broadcast, "libraries", lambda service: fake.libraries() if service.push == "nccl" else None)
-    monkeypatch.setattr(broadcast, "JOIN_S", 2.0)
-    monkeypatch.setattr(broadcast, "LATE_S", 2.0)
-    monkeypatch.setattr(broadcast, "SETTLE_S", 0.05)
+    monkeypatch.setattr(
+        weight_broadcast, "libraries", lambda service: fake.libraries() if service.push == "nccl" else None
+    )
+    monkeypatch.setattr(weight_broadcast, "JOIN_S", 2.0)
+    monkeypatch.setattr(weight_broadcast, "LATE_S", 2.0)
+    monkeypatch.setattr(weight_broadcast, "SETTLE_S", 0.05)
     return fake
 
 

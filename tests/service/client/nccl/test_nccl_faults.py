@@ -67,19 +67,19 @@ def test_one_whose_ranks_never_join_is_sent_a_file(library, servers, tmp_path):
 
 LEARNER = """
 import os, pathlib, sys
-from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client import weight_broadcast
 from tests.service.fake_nccl import Fake
 from tests.service.fleet_builders import fleet, params
 address, folder, directory = sys.argv[1:]
 fake = Fake(pathlib.Path(folder))
-broadcast.libraries = lambda service: fake.libraries()
-send_pack = broadcast._broadcast
+weight_broadcast.libraries = lambda service: fake.libraries()
+send_pack = weight_broadcast._broadcast
 def dying(link, pack, seen=[]):
     seen.append(pack)
     if len(seen) == 2:
         os.kill(os.getpid(), 9)
     send_pack(link, pack)
-broadcast._broadcast = dying
+weight_broadcast._broadcast = dying
 with fleet(address, directory=directory, push="nccl", session="killed") as sampler:
     sampler.update_weights(params(1), version=1)
 """

@@ -11,7 +11,7 @@ import pytest
 
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.service.client import broadcast
+from isocompute_jax.service.client import weight_broadcast
 from isocompute_jax.service.client.service_config import ServiceConfig
 from tests.service.fleet_builders import CONFIG, Live, fleet, params, requests, until, until_used
 
@@ -104,7 +104,7 @@ def test_a_half_loaded_server_draws_nothing_until_it_has_whole_weights(library, 
         assert (counts(bad), counts(good)) == ((1, 1, 3), (1, 4, 0))
         assert caplog.text.count(f"sampler {bad.address} is sent no weights by NCCL for 60 s") == 1
         # And tried again after a while.
-        monkeypatch.setattr(broadcast.time, "monotonic", lambda now=broadcast.time.monotonic: now() + 61)
+        monkeypatch.setattr(weight_broadcast.time, "monotonic", lambda now=weight_broadcast.time.monotonic: now() + 61)
         sampler.update_weights(params(5), version=5)
         assert counts(bad) == (2, 2, 3)
         check_ranks(bad, 5)
@@ -164,5 +164,5 @@ def test_two_hundred_updates_leave_no_thread_descriptor_or_buffer(library, serve
 
 def test_learners_without_gpus_say_so_before_they_start():
     with pytest.raises(InputError, match=r"push = 'nccl': the learner runs on CPUs, and NCCL joins GPUs: set it to"):
-        broadcast.libraries(ServiceConfig(push="nccl"))
-    assert broadcast.libraries(ServiceConfig()) is None
+        weight_broadcast.libraries(ServiceConfig(push="nccl"))
+    assert weight_broadcast.libraries(ServiceConfig()) is None

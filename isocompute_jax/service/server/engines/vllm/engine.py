@@ -124,12 +124,7 @@ class VllmEngine:
         self.tokens_generated += tokens
 
     async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
-        """Yields (rollout index, completion) as they finish, each index once. Closing it early frees the engine.
-
-        Raises:
-          InputError: vLLM would not draw from the distribution that was asked for.
-          EngineError: the engine has died.
-        """
+        """As `Engine.generate` says; InputError is raised where vLLM would draw from another distribution."""
         from isocompute_jax.service.server.engines.vllm import launch
 
         self._check()
@@ -172,11 +167,7 @@ class VllmEngine:
             finished.put_nowait(EngineError(f"vLLM failed while it drew ({type(error).__name__}: {error})"))
 
     async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
-        """Makes the workers members of a communicator. Nothing is drawn meanwhile: they do nothing else.
-
-        Raises:
-          TransferError: not all came.
-        """
+        """As `ReceivingEngine.open_transfer` says. Nothing is drawn meanwhile: the workers do nothing else."""
         from isocompute_jax.service.server.engines.vllm import weight_transfer
 
         async with self._updating:
@@ -202,11 +193,7 @@ class VllmEngine:
             raise TransferError(error)
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
-        """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled.
-
-        Raises:
-          EngineError: it failed; nobody knows what the engine serves now.
-        """
+        """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled."""
         from isocompute_jax.service.server.engines.vllm import launch
 
         async def load() -> None:
@@ -217,12 +204,7 @@ class VllmEngine:
     async def take_sent_weights(
         self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
     ) -> float:
-        """As `update_weights`, with what the workers are sent.
-
-        Raises:
-          HalfTakenError: not everything came.
-          EngineError: as `update_weights`.
-        """
+        """As `ReceivingEngine.take_sent_weights` says; not interrupted either."""
         from isocompute_jax.service.server.engines.vllm import weight_transfer
 
         async def load() -> None:

@@ -167,8 +167,7 @@ def _chooses(path: str, value: str) -> Callable[[], bool]:
 
 
 def _our_interface() -> bool:
-    base = _at("vllm.distributed.weight_transfer.base:WeightTransferEngine")
-    return base.__abstractmethods__ <= OURS
+    return _at("vllm.distributed.weight_transfer.base:WeightTransferEngine").__abstractmethods__ <= OURS
 
 
 LLM = "vllm.v1.engine.async_llm:AsyncLLM"

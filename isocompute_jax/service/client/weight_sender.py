@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,17 +19,17 @@ from typing import Any, Literal, NoReturn
 
 import grpc
 
-from isocompute_jax.distributed import Team
+from isocompute_jax.distributed import Team, alone
 from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
-from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
-from isocompute_jax.service.client import broadcast
-from isocompute_jax.service.client.broadcast import KeptWeights
+from isocompute_jax.service.client import weight_broadcast
 from isocompute_jax.service.client.connection import Endpoint, reason_of, update_calls
 from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_broadcast import KeptWeights
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.terms import NOT_FINITE, host_id
@@ -60,7 +61,16 @@ LOG = logging.getLogger(__name__)
 class Sender:
     """Lays down the weights of this host, its share of them where there are several, and brings them to servers.
 
-    Args are those of `fleet.RemoteSampler`.
+    Args:
+      service: where the servers are, and how they are used.
+      config: model shape; `config.dtype` is what weights travel in.
+      session: names the run, the same after a restart: its folder in `service.shared_dir` is found and emptied.
+      in_flight: what becomes of groups that are being sampled when weights change: `abort` draws them again with the
+        new weights, and holds every rollout to the version that was current when it was asked for (on-policy);
+        `wait` finishes them first; `continue` and `recompute` continue with the new weights and the old, or new, cache.
+      start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
+        never pass for those of this one, though their versions be the same.
+      team: the learner hosts, each of which sends its own share; None for this one alone.
 
     Raises:
       InputError: a field of `service` cannot work.
@@ -73,17 +83,22 @@ class Sender:
         config: ModelConfig,
         *,
         session: str,
-        start: str,
         in_flight: InFlight,
-        team: Team,
+        start: str | None = None,
+        team: Team | None = None,
     ):
-        self.session = f"{session}#{start}"  # of this start of the learner
-        self.libraries = broadcast.libraries(service)  # NCCL's; None for the other ways
+        service.validate()
+        if not service.remote:
+            raise InputError(f"{CONFIG.service.endpoints} is empty: list the servers, host:port,host:port")
+        if config.dtype not in DTYPE_BYTES:
+            raise InputError(f"{CONFIG.dtype} = {config.dtype!r}: weights travel as {', '.join(DTYPE_BYTES)} only")
+        self.service = service
+        self.config = config
+        self.session = f"{session}#{start or secrets.token_hex(16)}"  # of this start of the learner
+        self.in_flight: InFlight = in_flight
+        self.team = team = team or alone()
+        self.libraries = weight_broadcast.libraries(service)  # NCCL's; None for the other ways
         self.orders: Orders | None = None  # has the other hosts send their shares; set by process 0's fleet
-        self._service = service
-        self._config = config
-        self._in_flight = IN_FLIGHT[in_flight]
-        self._team = team
         self._outbox = Outbox(
             service.shared_dir,
             run=session if team.count == 1 else f"{session}-{team.index}",
@@ -102,8 +117,8 @@ class Sender:
           RunError: there is no room for the file.
         """
         if self.libraries is not None:
-            return KeptWeights(self._config, hf_packs.lay_out(self._config, params), version, self._outbox)
-        boxes = hf_boxes(self._config, params)
+            return KeptWeights(self.config, hf_packs.lay_out(self.config, params), version, self._outbox)
+        boxes = hf_boxes(self.config, params)
         try:
             return self._outbox.write(boxes, version=version)
         except BaseException:
@@ -135,7 +150,7 @@ class Sender:
             await self._send_all_shares(weights, endpoint, server_host, shared, sent)
         except grpc.aio.AioRpcError as error:
             unreadable = error.code() in UNREADABLE and NOT_FINITE not in (error.details() or "")
-            if not shared or self._service.push == "shared" or not unreadable:
+            if not shared or self.service.push == "shared" or not unreadable:
                 raise
             LOG.info("weights are streamed to %s: %s", endpoint.target, error.details())
             await self._send_all_shares(weights, endpoint, server_host, False, sent)
@@ -160,7 +175,7 @@ class Sender:
 
     def _can_read(self, endpoint: Endpoint, server_host: str) -> bool:
         """Whether a server is sent the name of a file."""
-        mode = self._service.push
+        mode = self.service.push
         return mode == "shared" or (mode != "stream" and server_host == host_id() and not endpoint.cannot_read)
 
     async def _send_by_nccl(self, kept: KeptWeights, endpoint: Endpoint, sent: Callable[[], None]) -> bool:
@@ -171,7 +186,7 @@ class Sender:
             session=self.session,
             version=kept.version,
             tensors=convert.tensors_to_messages(kept.tensors),
-            in_flight=self._in_flight,
+            in_flight=IN_FLIGHT[self.in_flight],
             senders=1,
         )
         try:
@@ -196,11 +211,11 @@ class Sender:
         calls = update_calls(
             parcel,
             session=self.session,
-            in_flight=self._in_flight,
+            in_flight=IN_FLIGHT[self.in_flight],
             shared=shared,
-            streams=self._service.streams,
-            process_index=self._team.index,
-            process_count=self._team.count,
+            streams=self.service.streams,
+            process_index=self.team.index,
+            process_count=self.team.count,
         )
         await endpoint.push(calls, sent=sent)
 
@@ -281,30 +296,15 @@ class Orders:
 
 
 class ShareSender:
-    """The sampler of the other hosts: it draws nothing, and sends this host's share of the weights when it is told to.
-
-    What it is made of, and the errors, are those of `Sender`: the same in all hosts.
-    """
+    """The sampler of the other hosts: it draws nothing, and sends its share of the weights when process 0 says so."""
 
     concurrent = True
     redrawn_rollouts = 0
     device_seconds = NO_DEVICES
 
-    def __init__(
-        self,
-        service: ServiceConfig,
-        config: ModelConfig,
-        *,
-        session: str,
-        start: str,
-        in_flight: InFlight,
-        team: Team,
-    ):
-        service.validate()
-        self._service = service
-        self._config = config
-        self._team = team
-        self._sender = Sender(service, config, session=session, start=start, in_flight=in_flight, team=team)
+    def __init__(self, sender: Sender):
+        self._sender = sender
+        self._team = team = sender.team
         self._weights: Weights | None = None
         self._taken = asyncio.Condition()
         self._endpoints: dict[str, Endpoint] = {}
@@ -326,7 +326,7 @@ class ShareSender:
         if isinstance(weights, KeptWeights):
             all_finite(weights.leaves)  # process 0 asks, too
             while self._team.broadcast(lambda: False):  # what process 0 finds: servers wait for another broadcast
-                for _ in hf_packs.packed(hf_packs.buckets(self._config), weights.leaves):
+                for _ in hf_packs.packed(hf_packs.buckets(self._sender.config), weights.leaves):
                     pass
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> NoReturn:
@@ -388,7 +388,7 @@ class ShareSender:
         try:
             weights = await self._of_version(version)
             if target not in self._endpoints:
-                self._endpoints[target] = Endpoint(target, self._service)
+                self._endpoints[target] = Endpoint(target, self._sender.service)
             await self._sender.send_share(weights, self._endpoints[target], server_host, sent=tell)
         except grpc.aio.AioRpcError as failure:
             error, refused = reason_of(failure), failure.code() in REFUSED
