@@ -52,13 +52,9 @@ def find_place(
 ) -> Place:
     """The place of this process: what the flags say, else what the cluster does, else that it is alone.
 
-    Args:
-      cluster: "auto" takes the flags, then a step of several tasks of SLURM, then JobSet, then a TPU pod; a name takes
-        that cluster alone, and "none" no cluster.
-      coordinator: --coordinator, or None; likewise --process_count and --process_index: all three, or none.
-      process_count: see coordinator.
-      process_index: see coordinator.
-      environ: the environment of this process.
+    The three flags --coordinator, --process_count and --process_index are all given, or none (None). The `cluster`
+    "auto" takes them, then a step of several tasks of SLURM, then JobSet, then a TPU pod; a name takes that cluster
+    alone, and "none" no cluster.
 
     Raises:
       InputError: a flag or variable is missing, contradicts another or makes no sense; the message names it.
@@ -126,11 +122,11 @@ def _place(source: Source, index: int, count: int, coordinator: str, names: tupl
         raise InputError(f"{names[1]}={count}: at least one process trains")
     if not 0 <= index < count:
         raise InputError(f"{names[2]}={index} is outside of 0..{count - 1}, for {names[1]} says {count} processes")
-    found = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", coordinator)
-    if not found:
+    address = re.fullmatch(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", coordinator)
+    if not address:
         raise InputError(f"{names[0]}: {coordinator!r} is no host:port, as in --coordinator=10.0.0.2:{PORT}")
-    if not 0 < int(found[1]) < 65535:
-        raise InputError(f"{names[0]}: port {found[1]} is not in 1..65534 (the one above it is used too)")
+    if not 0 < int(address[1]) < 65535:
+        raise InputError(f"{names[0]}: port {address[1]} is not in 1..65534 (the one above it is used too)")
     return Place(index, count, coordinator if count > 1 else "", source)
 
 

@@ -52,8 +52,8 @@ class About:
 def about(place: Place, facts: Mapping[str, Mapping[str, Any]]) -> About:
     """What this process says of itself."""
     name = f"process {place.index} ({socket.gethostname()}, pid {os.getpid()})"
-    found = {"code": {"python": platform.python_version(), "isocompute_jax's source": source_digest()}, **facts}
-    return About(place.index, place.count, name, found)
+    code = {"python": platform.python_version(), "isocompute_jax's source": source_digest()}
+    return About(place.index, place.count, name, {"code": code, **facts})
 
 
 def source_digest() -> str:
@@ -73,9 +73,8 @@ def meet(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s: fl
         have come.
       RunError: some did not come, or process 0 cannot be reached, at both ports.
     """
-    if place.index == 0:
-        return _received(place, mine, codec, start_s=start_s, stall_s=stall_s)
-    return _let_in(place, mine, codec, start_s=start_s, stall_s=stall_s)
+    join = _let_in if place.index else _received
+    return join(place, mine, codec, start_s=start_s, stall_s=stall_s)
 
 
 # --- process 0
@@ -108,7 +107,7 @@ def _wait_for_all(
 ) -> None:
     """Fills `here` with all other processes."""
     start = time.monotonic()
-    said = start + PATIENCE_S - REMIND_S
+    reminded = start + PATIENCE_S - REMIND_S
     while len(here) < place.count - 1 or _left(here):
         try:
             connection, (address, *_) = listener.accept()
@@ -121,9 +120,9 @@ def _wait_for_all(
                     "(--start_s): are they started, with this --coordinator and with each --process_index once, and "
                     "let in by firewalls?"
                 ) from None
-            if now - said > REMIND_S:
+            if now - reminded > REMIND_S:
                 LOG.info("waiting at %s for %s of %d", place.coordinator, missing, place.count)
-                said = now
+                reminded = now
             continue
         link = Link(connection, Codec([About]), address, HELLO_S)
         theirs = _hello(link)
@@ -229,18 +228,18 @@ def _check_count(mine: About, theirs: About) -> None:
 def _check_same(mine: About, theirs: About) -> None:
     """Raises InputError where two processes are not of one run."""
     for kind, ours in mine.facts.items():
-        found = theirs.facts.get(kind, {})
-        different = sorted(name for name in ours.keys() | found.keys() if ours.get(name) != found.get(name))
+        others = theirs.facts.get(kind, {})
+        different = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
         if different:
-            said = "; ".join(
-                f"{name} is {found.get(name)!r} there, and {ours.get(name)!r} in process 0"
+            listed = "; ".join(
+                f"{name} is {others.get(name)!r} there, and {ours.get(name)!r} in process 0"
                 for name in different[:MOST_DIFFERENCES]
             )
             more = f"; and {len(different) - MOST_DIFFERENCES} more" if len(different) > MOST_DIFFERENCES else ""
             remedy = (
                 "start all with the same flags" if kind == "config" else "install the same on every host, and try again"
             )
-            raise InputError(f"{theirs.name} is of another {kind}: {said}{more}; {remedy}")
+            raise InputError(f"{theirs.name} is of another {kind}: {listed}{more}; {remedy}")
 
 
 def _reply(link: Link, value: dict[str, Any]) -> None:
@@ -251,8 +250,8 @@ def _reply(link: Link, value: dict[str, Any]) -> None:
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    found = [str(number) for number in numbers]
-    return f"process{'es' if len(found) > 1 else ''} {', '.join(found[:8])}{' ...' if len(found) > 8 else ''}"
+    names = [str(number) for number in numbers]
+    return f"process{'es' if len(names) > 1 else ''} {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
 
 
 # --- the others
@@ -260,12 +259,12 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def _let_in(place: Place, mine: About, codec: Codec, *, start_s: float, stall_s: float) -> Team:
     start = time.monotonic()
-    deadline, said = start + start_s, start + PATIENCE_S - REMIND_S
+    deadline, reminded = start + start_s, start + PATIENCE_S - REMIND_S
     why = "it does not answer"
     while (now := time.monotonic()) < deadline:
-        if now - said > REMIND_S:
+        if now - reminded > REMIND_S:
             LOG.warning(WAITS, place.coordinator, why, now - start, deadline - now)
-            said = now
+            reminded = now
         try:
             connection = socket.create_connection(split(place.coordinator), timeout=HELLO_S)
         except OSError as error:

@@ -33,12 +33,8 @@ def joined(
 ) -> Iterator[Team]:
     """The team of this run's processes, and JAX over all of their devices; before JAX has started any.
 
-    Args:
-      place: of this process.
-      facts: what must be the same in all of them, by kind and name.
-      records: dataclasses that travel between them.
-      stall_s: as in `Team`.
-      start_s: longest wait for the others.
+    `facts` must be the same in all of them, by kind and name; `records` are the dataclasses that travel between them;
+    `stall_s` is as in `Team`, `start_s` the longest wait for the others.
 
     Raises:
       InputError: they are not of one run.

@@ -153,10 +153,10 @@ class Team:
             value = make()
         except tuple(ERRORS.values()) as error:
             failure = error
-        found = self._gathered(None if failure is None else _described(failure))
+        failures = self._gathered(None if failure is None else _described(failure))
 
         def judge() -> None:
-            for i, described in enumerate(found):
+            for i, described in enumerate(failures):
                 if described is not None:
                     error = _raised(described)
                     raise error if i == 0 else type(error)(f"{self.names[i]}: {error}")
@@ -174,11 +174,11 @@ class Team:
         if self.count == 1:
             return
         self.arrive()
-        said = self._gathered([mine, self._place])
+        gathered = self._gathered([mine, self._place])
 
         def judge() -> None:
-            for i, found in enumerate(said):
-                for about, theirs, ours in zip((what, "how far they are"), found, said[0], strict=True):
+            for i, values in enumerate(gathered):
+                for about, theirs, ours in zip((what, "how far they are"), values, gathered[0], strict=True):
                     if theirs != ours:
                         this, that = _different(theirs, ours)
                         raise RunError(

@@ -93,12 +93,7 @@ def draw_uniforms(
     """Uniform numbers in (0, 1), one stream for each (seed, step, problem, rollout, turn).
 
     The key of turn 0 is folded from the first four, and that of a later turn from it and the turn. A shorter stream is
-    the beginning of a longer one.
-
-    Args:
-      words: as `key_words` gives them.
-      rollouts: rollout indices.
-      length: numbers in a stream.
+    the beginning of a longer one. `words` are as `key_words` gives them.
     """
 
     def stream(words: Array, rollout: Array) -> Array:
@@ -117,9 +112,6 @@ def open_uniform(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
     `jax.random.uniform` makes of the same words the multiples of 2^-23 that their upper 23 bits give, 0 among them.
     This is the same draw, refined by the lower nine bits: it stays within its cell of width 2^-23, so another token is
     drawn only where a boundary between two tokens falls into that cell.
-
-    Args:
-      bits: as `jax.random.bits` gives them.
     """
     cell = (bits >> 9).astype(jnp.float32) * 2.0**-23
     inside = ((bits & 511).astype(jnp.float32) + 0.5) * 2.0**-32

@@ -220,13 +220,8 @@ class UnitShape:
 def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
     """The one shape that `groups` groups of G rollouts are sampled in: as few units as fit the budget, evenly filled.
 
-    Whole groups where they fit, equal parts of one group otherwise.
-
-    Args:
-      groups: how many groups there are to sample.
-      group_size: G.
-      max_rollouts: memory budget, in completions decoded at once.
-      batch_shards: the problems of a unit are a multiple of it, so that they can be sharded.
+    Whole groups where they fit, equal parts of one group otherwise. `max_rollouts` is the memory budget, in completions
+    decoded at once; the problems of a unit are a multiple of `batch_shards`, so that they can be sharded.
     """
     budget = max(1, max_rollouts // batch_shards)
     parts = -(-group_size // budget)
@@ -243,13 +238,8 @@ LEAST_LATER = 8
 def later_unit_shape(rollouts: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
     """The shape that so many rollouts are continued in, each with a prompt of its own.
 
-    How many there are changes from step to step, and each shape is compiled: so units come in the budget, its quarter,
-    its sixteenth, and so on, as far as LEAST_LATER rows a shard.
-
-    Args:
-      rollouts: how many there are to continue.
-      max_rollouts: memory budget, in completions decoded at once.
-      batch_shards: units are a multiple of it, so that they can be sharded.
+    How many there are changes from step to step, and each shape is compiled: so units come in the budget (as in
+    `unit_shape`), its quarter, its sixteenth, and so on, as far as LEAST_LATER rows a shard.
     """
     size = max(1, max_rollouts // batch_shards)
     while size > LEAST_LATER and -(-size // 4) * batch_shards >= rollouts:
@@ -330,17 +320,13 @@ class Unit(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Completions [P, G, T]: `tokens`, float32 `logprobs` of the distribution drawn from, and `lengths` [P, G].
-
-    Entries at and beyond a completion's length are zero. `stopped` [P, G] is True when a stop token ended it.
-    `prompt_experts` [P, S, L, A] and `experts` [P, G, T, L, A] are those that the tokens went to where it was asked; a
-    completion's last is never read.
-    """
+    """Completions; entries at and beyond a completion's length are zero."""
 
     tokens: Int[Array, "P G T"]
-    logprobs: Float[Array, "P G T"]
+    logprobs: Float[Array, "P G T"]  # float32, of the distribution drawn from
     lengths: Int[Array, "P G"]
-    stopped: Bool[Array, "P G"]
+    stopped: Bool[Array, "P G"]  # a stop token ended it
+    # those that the tokens went to, where it was asked; a completion's last is never read
     prompt_experts: Int[Array, "P S L A"] | None = None
     experts: Int[Array, "P G T L A"] | None = None
 
@@ -360,16 +346,9 @@ def sample_unit(
 ) -> Samples:
     """Samples G completions for each of P prompts, up to their budgets; ends early once all have stopped.
 
-    Args:
-      params: parameters.
-      unit: prompts and the words their random numbers are keyed by.
-      temperature: scalar > 0, traced (another temperature compiles nothing).
-      top_p: scalar, traced: nucleus size; 1 samples from the whole distribution.
-      config: model shape.
-      max_tokens: T, the longest budget there may be.
-      stop_tokens: token ids that end a completion; the stop token is part of it.
-      routing: whether to say which experts the tokens of a mixture went to.
-      mesh: where weights and problems are sharded; None for one device.
+    `temperature` > 0 and `top_p`, 1 for the whole distribution, are scalars and traced (others compile nothing).
+    `max_tokens` is T, the longest budget there may be; a stop token is part of the completion that it ends. With
+    `routing` the samples say which experts of a mixture the tokens went to. Weights and problems are sharded on `mesh`.
     """
     problems, rollouts = unit.rollouts.shape
     uniforms = draw_uniforms(unit.key_words, unit.rollouts, max_tokens)

@@ -164,12 +164,9 @@ class SlotSampler:
         return self._harvest(jax.device_get(drawn))
 
     def update_weights(self, params: Params, *, version: int, recompute: bool) -> None:
-        """Draws with `params` from now on, and marks what is drawn with `version`.
+        """Draws with `params`, of any dtype, from now on, and marks what is drawn with `version`.
 
-        Args:
-          params: like the old ones, in any dtype; they are cast to the one it computes in.
-          version: theirs.
-          recompute: recomputes the keys and values of running sequences; else those of the old weights stay.
+        With `recompute` keys and values of running sequences are computed anew; else those of the old weights stay.
         """
         self._params = model.cast_params(params, self._config.dtype)
         self._version = version
@@ -246,16 +243,16 @@ class SlotSampler:
 
     def _admission(self, batch: Sequence[tuple[int, int]]) -> Admission:
         arrays: Any = Admission(  # the host's: they travel with the call
-            slot=_filled(ADMITTED, len(self._rollouts), np.int32),
-            source=_filled(ADMITTED, 0, np.int32),
-            token=_filled(ADMITTED, 0, np.int32),
-            position=_filled(ADMITTED, 0, np.int32),
-            left=_filled(ADMITTED, 0, np.int32),
-            key_words=_filled((ADMITTED, 5), 0, np.uint32),
-            rollout=_filled(ADMITTED, 0, np.uint32),
-            temperature=_filled(ADMITTED, 1, np.float32),
-            top_p=_filled(ADMITTED, 1, np.float32),
-            stops=_filled((ADMITTED, self._config.vocab_size), False, np.bool_),
+            slot=_rows(np.int32, fill=len(self._rollouts)),
+            source=_rows(np.int32),
+            token=_rows(np.int32),
+            position=_rows(np.int32),
+            left=_rows(np.int32),
+            key_words=_rows(np.uint32, 5),
+            rollout=_rows(np.uint32),
+            temperature=_rows(np.float32, fill=1),
+            top_p=_rows(np.float32, fill=1),
+            stops=_rows(np.bool_, self._config.vocab_size),
         )
         for i, (slot, source) in enumerate(batch):
             rollout = self._rollouts[slot]
@@ -301,8 +298,9 @@ class SlotSampler:
             self._slots = clear(self._slots, poisoned, mesh=self._mesh)
 
 
-def _filled(shape: int | tuple[int, ...], value: Any, dtype: Any) -> Any:
-    return np.full(shape, value, dtype)
+def _rows(dtype: Any, *shape: int, fill: int = 0) -> Any:
+    """An array for so many admissions."""
+    return np.full((ADMITTED, *shape), fill, dtype)
 
 
 def _batched(items: Sequence[T], size: int) -> Iterable[list[T]]:

@@ -112,15 +112,8 @@ def prefill(
 ) -> tuple[Slots, Int[Array, "P C L A"] | None]:
     """Puts the keys and values of C tokens into each of P slots; those of earlier positions must be there already.
 
-    Args:
-      params: parameters.
-      slots: state; donated.
-      tokens: a chunk of each sequence.
-      positions: of its tokens; `slots.cache.length` on padding, which changes nothing.
-      rows: the slot of each sequence.
-      config: model shape.
-      routing: whether to say which experts of a mixture the tokens went to.
-      mesh: where `slots` are sharded.
+    `slots` are donated. `positions` are `slots.cache.length` on padding, which changes nothing; sequence i goes into
+    slot `rows[i]`. With `routing` the second value says which experts of a mixture the tokens went to.
     """
     _, cache, routed = model.extend_slots(config, params, tokens, positions, rows, slots.cache, mesh=mesh)
     chosen = _experts(routed) if routing and routed is not None else None
@@ -170,14 +163,8 @@ def advance(
 ) -> tuple[Slots, Drawn]:
     """Draws up to `steps` tokens in every running slot; ends early once fewer than `at_least` slots run.
 
-    Args:
-      params: parameters.
-      slots: state; donated.
-      at_least: 1 or more; traced (another number compiles nothing).
-      config: model shape.
-      steps: K.
-      routing: whether to say which experts of a mixture the tokens went to.
-      mesh: where `slots` are sharded.
+    `slots` are donated. `at_least` is 1 or more, and traced (another number compiles nothing); `steps` is K. With
+    `routing` what was drawn says which experts of a mixture the tokens went to.
     """
     every = jnp.arange(slots.token.shape[0])
 

@@ -185,20 +185,20 @@ class _Lane:
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         """Asks for the first turn of groups."""
-        asked = [(request, self._policy.first_turn(request)) for request in requests]
+        groups = [
+            _Unfinished(request, self._policy.first_turn(request), [], request.group_size) for request in requests
+        ]
         with self._lock:
-            seen = set(self._out)
-            for request, _ in asked:
-                key = (request.problem_id, request.step, request.first_rollout, 0)
-                if key in seen:
+            new: dict[Key, tuple[_Unfinished, Turn | None]] = {}
+            for group in groups:
+                key = (group.request.problem_id, group.request.step, group.request.first_rollout, 0)
+                if key in self._out or key in new:
                     raise ValueError(f"problem {key[0]!r} of step {key[1]} is being sampled already")
-                seen.add(key)
-            self._sampler.submit([first for _, first in asked], lane=self._name)
-            self._asked += len(asked)
-            self._waiting += len(asked)
-            for request, first in asked:
-                unfinished = _Unfinished(request, first, [], request.group_size)
-                self._out[request.problem_id, request.step, request.first_rollout, 0] = unfinished, None
+                new[key] = group, None
+            self._sampler.submit([group.first for group in groups], lane=self._name)
+            self._asked += len(groups)
+            self._waiting += len(groups)
+            self._out |= new
 
     def whole_groups(self) -> Iterator[RolloutGroup]:
         """Continues rollouts as groups arrive, and yields those that are done."""
@@ -348,13 +348,9 @@ def thinking_budget(request: SampleRequest, rollout: int, low: int, high: int) -
 
 
 def thought_before(end: str, decode: Callable[[list[int]], str]) -> Callable[[np.ndarray], int | None]:
-    """`Interruption.thought` for an end of thinking that is text, such as `</think>`.
+    """`Interruption.thought` for an `end` of thinking that is text, such as `</think>`; `decode` gives the text of ids.
 
     It is looked for in the text: a tokenizer may join its last character with what follows, as `>` and a line break.
-
-    Args:
-      end: the text.
-      decode: token ids -> text.
     """
 
     def thought(tokens: np.ndarray) -> int | None:

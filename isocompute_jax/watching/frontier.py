@@ -33,11 +33,7 @@ SUMMARY, REPORT = "summary.json", "report.html"
 
 
 class FrontierSoFar:
-    """The last fit of all runs, renewed while somebody asks for it.
-
-    Args:
-      runs: that are watched.
-    """
+    """The last fit of all runs that are watched, renewed while somebody asks for it."""
 
     def __init__(self, runs: WatchedRuns):
         self._runs = runs

@@ -17,11 +17,7 @@ from isocompute_jax.records import run_files
 
 
 class GrowingFile:
-    """The whole lines of a JSONL file, as they come.
-
-    Args:
-      path: need not exist yet.
-    """
+    """The whole lines of a JSONL file, which need not exist yet, as they come."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -37,10 +33,11 @@ class GrowingFile:
             if not self.path.is_file():  # opening a pipe would wait for who writes to it
                 raise FileNotFoundError(self.path)
             with open(self.path, "rb") as file:
-                found = os.fstat(file.fileno())
-                anew = (found.st_dev, found.st_ino) != self._file or found.st_size < self._read
+                status = os.fstat(file.fileno())
+                identity = status.st_dev, status.st_ino
+                anew = identity != self._file or status.st_size < self._read
                 if anew:
-                    self._read, self._file = 0, (found.st_dev, found.st_ino)
+                    self._read, self._file = 0, identity
                 file.seek(self._read)
                 data = file.read()
         except OSError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import http.server
 import importlib.resources
@@ -57,7 +56,8 @@ class WatchServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, runs: WatchedRuns, *, port: int, frontier: FrontierSoFar | None):
-        self._runs, self._frontier, self._page = runs, frontier, load_page()
+        self._frontier = frontier
+        self._page, self._page_policy = load_page()
         self._routes: dict[str, Callable[[Ask], Any]] = {
             "/api/runs": lambda ask: runs.overview(),
             "/api/curves": lambda ask: runs.curves(ask["metric"]),
@@ -79,30 +79,27 @@ class WatchServer(http.server.ThreadingHTTPServer):
         """The answer to a request for `target`, the path and query of a URL."""
         parts = urllib.parse.urlsplit(target)
         if parts.path == "/":
-            return HTTPStatus.OK, "text/html; charset=utf-8", self._page.html
+            return HTTPStatus.OK, "text/html; charset=utf-8", self._page
         if parts.path == "/frontier/report.html":
             report = self._frontier.report() if self._frontier else None
-            return (
-                _missing("no fit was made yet")
-                if report is None
-                else (HTTPStatus.OK, "text/html; charset=utf-8", report)
-            )
+            if report is None:
+                return _missing("no fit was made yet")
+            return HTTPStatus.OK, "text/html; charset=utf-8", report
         if parts.path not in self._routes:
             return _missing("there is nothing here")
         ask = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
         try:
-            found = self._routes[parts.path](ask)
+            return _json(HTTPStatus.OK, self._routes[parts.path](ask))
         except UnknownRun as error:
             return _missing(f"there is no run {str(error)!r}")
         except (KeyError, ValueError) as error:
             return _json(HTTPStatus.BAD_REQUEST, {"error": f"cannot be asked so: {error}"})
-        return _json(HTTPStatus.OK, found)
 
     def policy(self, target: str) -> str:
         """The Content-Security-Policy of an answer; the report has scripts of its own, and loads nothing either."""
         if target.startswith("/frontier/"):
             return "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-        return self._page.policy
+        return self._page_policy
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -193,17 +190,11 @@ SCRIPTS = ("elements.js", "chart.js", "runs.js", "details.js", "rollouts.js", "m
 """In the order of the page; together they are one script."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """What is served."""
+def load_page() -> tuple[bytes, str]:
+    """The page as HTML, put together from its files, and its Content-Security-Policy.
 
-    html: bytes  # the page
-    # its Content-Security-Policy: this one script and this one style run, and nothing is loaded from elsewhere
-    policy: str
-
-
-def load_page() -> Page:
-    """Puts the page together from its files."""
+    The policy lets this one script and this one style run, and nothing be loaded from elsewhere.
+    """
     folder = importlib.resources.files("isocompute_jax.watching") / "page_files"
 
     def text(name: str) -> str:
@@ -217,7 +208,7 @@ def load_page() -> Page:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(html.encode(), policy)
+    return html.encode(), policy
 
 
 def _hash(text: str) -> str:

@@ -24,10 +24,7 @@ RECENT = 20
 class WatchedRun:
     """What the files of a run have said so far.
 
-    Args:
-      path: its directory.
-      name: what the page calls it: the path from the root that is watched.
-      config: its config.json.
+    `name` is what the page calls it, the path from the root that is watched; `config` its config.json.
     """
 
     def __init__(self, path: pathlib.Path, name: str, config: dict[str, Any]):
@@ -135,21 +132,21 @@ class WatchedRun:
 
     def _scores(self) -> dict[str, float]:
         """Evaluation set -> its last avg@k."""
-        found = {}
+        scores = {}
         for name, columns in self.evaluations.items():
             score = next((v for key, v in columns.last.items() if key.startswith("avg@") and "/" not in key), None)
             if score is not None:
-                found[name] = score
-        return found
+                scores[name] = score
+        return scores
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any] | None:
     """A file's JSON object; None where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def locked_inodes() -> set[int]:

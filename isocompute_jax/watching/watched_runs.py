@@ -28,14 +28,7 @@ class UnknownRun(LookupError):
 
 
 class WatchedRuns:
-    """The runs at or below a directory; may be asked from several threads.
-
-    Args:
-      root: the directory.
-
-    Raises:
-      InputError: it is none.
-    """
+    """The runs at or below the directory `root`; may be asked from several threads. Raises InputError: it is none."""
 
     def __init__(self, root: pathlib.Path):
         if not root.is_dir():
@@ -53,8 +46,8 @@ class WatchedRuns:
             evals = dict.fromkeys(
                 f"{eval_set}/{name}"
                 for run in runs
-                for eval_set, found in run.evaluations.items()
-                for name in found.names
+                for eval_set, columns in run.evaluations.items()
+                for name in columns.names
             )
             spent = {*run_files.LINE_KEYS, "evaluation_rollouts", "evaluation_tokens", "redrawn_rollouts"}
             shown = [f"train/{name}" for name in sorted(train, key=lambda name: name != "reward") if name not in spent]
@@ -70,7 +63,7 @@ class WatchedRuns:
     def curves(self, metric: str) -> dict[str, Any]:
         """Run -> points of `eval/SET/COLUMN` or `train/COLUMN`, against each axis."""
         kind, _, name = metric.partition("/")
-        found = {}
+        curves = {}
         with self._lock:
             for run in self._fresh():
                 if kind == "eval":
@@ -82,15 +75,11 @@ class WatchedRuns:
                     continue
                 values = {"y": columns.column(column)}
                 values |= {axis: columns.column(source) for axis, source in AXES.items()}
-                found[run.name] = thinned(values, POINTS)
-        return {"metric": metric, "runs": found}
+                curves[run.name] = thinned(values, POINTS)
+        return {"metric": metric, "runs": curves}
 
     def detail(self, name: str) -> dict[str, Any]:
-        """What the page shows of one run.
-
-        Raises:
-          UnknownRun: there is none of this name.
-        """
+        """What the page shows of one run. Raises UnknownRun: there is none of this name."""
         with self._lock:
             run = self._named(name)
             metrics, fleet = run.metrics, run.fleet
@@ -111,11 +100,7 @@ class WatchedRuns:
             }
 
     def rollouts(self, name: str, index: int) -> dict[str, Any]:
-        """One line of a run's rollouts.jsonl.
-
-        Raises:
-          UnknownRun: there is none of this name.
-        """
+        """One line of a run's rollouts.jsonl. Raises UnknownRun: there is none of this name."""
         with self._lock:
             run = self._named(name)
         return run.rollouts_at(index)
@@ -136,15 +121,15 @@ class WatchedRuns:
     def _fresh(self) -> Sequence[WatchedRun]:
         """The runs, read again unless that was just done."""
         if time.monotonic() - self._read > FRESH_S:
-            found = {}
+            runs = {}
             for path in run_directories(self.root):
                 config = read_json(path / run_files.CONFIG)
                 known = self._runs.get(path)
                 if config is not None and is_run(config):
                     same = known is not None and known.config == config
-                    found[path] = known if same else WatchedRun(path, self._name(path), config)
-            self._runs = found
-            for run in found.values():
+                    runs[path] = known if same else WatchedRun(path, self._name(path), config)
+            self._runs = runs
+            for run in runs.values():
                 run.refresh()
             self._read = time.monotonic()
         return list(self._runs.values())

@@ -130,30 +130,25 @@ class Sender:
     async def send(self, weights: Weights, endpoint: Endpoint, server_host: str, *, sent: Callable[[], None]) -> None:
         """By NCCL where that is set up, else by manifest where the server can read the file, else streamed.
 
-        Args:
-          weights: of `take`.
-          endpoint: the server.
-          server_host: the host that it runs on (`host_id`).
-          sent: called as a sign of progress.
+        `server_host` is the server's (`host_id`); `sent` is called as a sign of progress.
 
         Raises:
           grpc.aio.AioRpcError: the server did not take them.
           ShareLostError: another learner host did not send its share.
           RunError: there is no room for a file.
         """
-        if isinstance(weights, KeptWeights):
-            if await self._send_by_nccl(weights, endpoint, sent):
-                return
-            weights = await weights.laid_down()
+        if isinstance(weights, KeptWeights) and await self._send_by_nccl(weights, endpoint, sent):
+            return
+        parcel = await _in_file(weights)
         shared = self._can_read(endpoint, server_host)
         try:
-            await self._send_all_shares(weights, endpoint, server_host, shared, sent)
+            await self._send_all_shares(parcel, endpoint, server_host, shared, sent)
         except grpc.aio.AioRpcError as error:
             unreadable = error.code() in UNREADABLE and NOT_FINITE not in (error.details() or "")
             if not shared or self.service.push == "shared" or not unreadable:
                 raise
             LOG.info("weights are streamed to %s: %s", endpoint.target, error.details())
-            await self._send_all_shares(weights, endpoint, server_host, False, sent)
+            await self._send_all_shares(parcel, endpoint, server_host, False, sent)
             endpoint.cannot_read = True
 
     async def send_share(
@@ -165,9 +160,8 @@ class Sender:
           grpc.aio.AioRpcError: the server did not take it.
           RunError: there is no room for a file.
         """
-        parcel = await weights.laid_down() if isinstance(weights, KeptWeights) else weights
         try:
-            await self._push(parcel, endpoint, self._can_read(endpoint, server_host), sent)
+            await self._push(await _in_file(weights), endpoint, self._can_read(endpoint, server_host), sent)
         except grpc.aio.AioRpcError as error:
             if error.code() in UNREADABLE:
                 endpoint.cannot_read = True  # a file, if that was how; the next attempt streams
@@ -220,6 +214,10 @@ class Sender:
         await endpoint.push(calls, sent=sent)
 
 
+async def _in_file(weights: Weights) -> Parcel:
+    return await weights.laid_down() if isinstance(weights, KeptWeights) else weights
+
+
 class ShareLostError(Exception):
     """Another host did not do its share; says which one, and why."""
 
@@ -240,13 +238,7 @@ class Orders:
         team.on(PROGRESS, lambda sender, number: _soon(self._loop, self._on_progress, number))
 
     async def give(self, target: str, version: int, server_host: str, *, sent: Callable[[], None]) -> None:
-        """Has every other host send its share to a server; they are to give it up when this is cancelled.
-
-        Args:
-          target: the server's address.
-          version: of the weights.
-          server_host: the host that the server runs on (`host_id`).
-          sent: called as a sign of progress.
+        """Has every other host send its share to the server at `target`; cancelled, it has them give that up.
 
         Raises:
           ShareLostError: one could not.

@@ -114,8 +114,8 @@ def find(name: str) -> str:
         if fnmatch.fnmatch(os.path.basename(path), f"{name}*"):
             return path
     for entry in sys.path:
-        for found in sorted(glob.glob(os.path.join(entry, "nvidia", "**", name), recursive=True)):
-            return found
+        for path in sorted(glob.glob(os.path.join(entry, "nvidia", "**", name), recursive=True)):
+            return path
     return name.replace("[23]", "2")
 
 

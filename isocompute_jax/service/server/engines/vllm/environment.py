@@ -118,8 +118,8 @@ def check_machine() -> None:
         return
     drivers.check_driver("vLLM", otherwise="--engine=vllm on CPUs is the environment of `make vllm-env`")
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for what, found in (("a C compiler", _compiler()), (f"Python.h of {python}", _headers())):
-        if not found:
+    for what, present in (("a C compiler", _compiler()), (f"Python.h of {python}", _headers())):
+        if not present:
             raise InputError(
                 f"--engine=vllm: {what} is not here, and vLLM's kernels are compiled as it starts: install gcc, g++ "
                 f"and {python}-dev (Debian's names)"
