@@ -44,6 +44,16 @@ def met(pool, address, *arguments):
     return found
 
 
+def reached(address) -> socket.socket:
+    """A connection to process 0, once it listens."""
+    deadline = time.monotonic() + SOON
+    while True:
+        try:
+            return socket.create_connection(meeting.split(address))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+
+
 def test_all_come_in_any_order_and_know_each_other(pool, address):
     late = [pool.submit(come, address, i, 3) for i in (2, 1)]
     time.sleep(0.3)  # they wait for process 0
@@ -60,11 +70,7 @@ def test_all_come_in_any_order_and_know_each_other(pool, address):
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
-        (
-            "config",
-            "config.group_size",
-            "config.group_size is 16 there, and 8 in process 0; start all",
-        ),
+        ("config", "config.group_size", "config.group_size is 16 there, and 8 in process 0; start all"),
         ("version", "jax", "jax is 16 there, and '1' in process 0; install the same on every host"),
     ],
 )
@@ -141,13 +147,7 @@ def test_a_port_above_that_is_not_let_through_is_said_by_all(pool, address):
         second = pool.submit(come, outside, 1)
         there, _ = door.accept()
         first = pool.submit(come, address, 0)
-        deadline = time.monotonic() + SOON
-        while True:
-            try:
-                here = socket.create_connection(meeting.split(address))
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < deadline
+        here = reached(address)
         for source, target in ((there, here), (here, there)):
             pool.submit(forward, source, target)
         found = [first.exception(SOON), second.exception(SOON)]
@@ -174,15 +174,9 @@ def test_an_address_of_another_machine_is_listened_at_everywhere(pool, address):
 
 def test_strangers_are_sent_away(pool, address, caplog):
     first = pool.submit(come, address, 0)
-    deadline = time.monotonic() + SOON
-    while True:
-        try:
-            with socket.create_connection(meeting.split(address)) as stranger:
-                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                assert stranger.recv(1) == b""
-            break
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
+    with reached(address) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert stranger.recv(1) == b""
     second = come(address, 1)
     for team in (first.result(SOON), second):
         team.leave()
@@ -193,14 +187,7 @@ def test_who_comes_again_takes_its_place(pool, address):
     """A process that was killed while it waited, and was started again."""
     first = pool.submit(come, address, 0, 3)
     place = Place(1, 3, address, "flags")
-    deadline = time.monotonic() + SOON
-    while True:
-        try:
-            connection = socket.create_connection(meeting.split(address))
-            break
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-    killed = meeting.Link(connection, Codec([meeting.About]), "", 10.0)
+    killed = meeting.Link(reached(address), Codec([meeting.About]), "", 10.0)
     killed.send(meeting.HELLO, dataclasses.replace(meeting.about(place, FACTS), name="the first"))
     time.sleep(0.3)
     killed.close()

@@ -112,14 +112,17 @@ def fleet(
     start=None,
     interrupted=lambda: False,
     report=lambda health: None,
+    version: int | None = None,
     **service,
 ) -> Iterator[RemoteSampler]:
-    """A sampler over servers (or their addresses)."""
+    """A sampler over servers (or their addresses); with a `version` they have weights from it."""
     addresses = [server if isinstance(server, str) else server.address for server in servers]
     settings = {"endpoints": ",".join(addresses), "shared_dir": str(directory), "push": "stream", "stall_s": 30.0}
     sender = Sender(ServiceConfig(**{**settings, **service}), CONFIG, session=session, in_flight=in_flight, start=start)
     sampler = RemoteSampler(sender, routing=routing, turn_tokens=turn_tokens, interrupted=interrupted, report=report)
     try:
+        if version is not None:
+            sampler.update_weights(params(), version=version)
         yield sampler
     finally:
         sampler.close()

@@ -44,14 +44,10 @@ CLOSED = "Socket closed"
 
 
 class Endpoint:
-    """Calls to one server; used on one event loop. Errors are `grpc.aio.AioRpcError`, as gRPC raises them.
-
-    Args:
-      target: `host:port` or `unix:PATH`.
-      service: certificates and token.
+    """Calls to one server at `target`; used on one event loop. Errors are `grpc.aio.AioRpcError`, as gRPC raises them.
 
     Raises:
-      InputError: a file of `service` cannot be read.
+      InputError: a file of `service`, of certificates or the token, cannot be read.
     """
 
     def __init__(self, target: str, service: ServiceConfig):
@@ -78,9 +74,7 @@ class Endpoint:
     async def push(self, calls: Sequence[Iterator[bytes]], *, sent: Callable[[], None]) -> pb.UpdateWeightsReply:
         """Sends weights, and returns when the server samples with them.
 
-        Args:
-          calls: the messages of each, as of `update_calls`; each has a connection of its own.
-          sent: called after every message, as a sign of progress.
+        `calls` are those of `update_calls`, each with a connection of its own; `sent` is called after every message.
         """
         while len(self._push_channels) < len(calls):
             self._push_channels.append(self._connect())
@@ -136,18 +130,10 @@ def update_calls(
 ) -> list[Iterator[bytes]]:
     """The messages of this host's `UpdateWeights` calls, serialised, each from its header to its end.
 
-    Senders are numbered over all learner hosts: host h of H with s calls each has the numbers h * s .. h * s + s - 1 of
-    H * s. All hosts make the same number of calls, whichever way each of them sends: one that sends a manifest while
-    others stream fills its other calls with nothing.
-
-    Args:
-      parcel: this host's share.
-      session: names the learner.
-      in_flight: what becomes of groups that are being sampled.
-      shared: by a manifest of the parcel's file; else in chunks.
-      streams: parallel calls of streamed weights.
-      process_index: this learner host.
-      process_count: learner hosts.
+    The parcel, this host's share, goes as a manifest of its file where that is `shared`, else in chunks, over so many
+    `streams`. Senders are numbered over all learner hosts: host h of H with s calls each has the numbers h * s ..
+    h * s + s - 1 of H * s. All hosts make the same number of calls, whichever way each of them sends: one that sends a
+    manifest while others stream fills its other calls with nothing.
     """
     index = {tensor.name: i for i, tensor in enumerate(parcel.tensors)}
     count = 1 if shared and process_count == 1 else streams

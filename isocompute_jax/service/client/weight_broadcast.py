@@ -65,7 +65,7 @@ class ServerLink:
 
 
 class ServerLinks:
-    """Those of a learner, kept between updates; used on one event loop.
+    """The links of a learner, kept between updates; used on one event loop.
 
     `buckets` are what is broadcast in every update, `device` is rank 0's: this process's first in the mesh.
     """

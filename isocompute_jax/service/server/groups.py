@@ -64,11 +64,8 @@ class Groups:
     def admitted(self, name: str, peer: str, *, owner: bool, owner_here: bool) -> Iterator[AdmittedGroup]:
         """Keeps a place for a group while the block runs, in which `cancel` and others may end it.
 
-        Args:
-          name: of the group.
-          peer: of the caller, as gRPC says it.
-          owner: the caller is the learner whose weights serve.
-          owner_here: that learner is there.
+        `peer` is the caller, as gRPC says it, and `owner` that it is the learner whose weights serve; `owner_here` that
+        this learner is there.
 
         Raises:
           Refusal: there is no place, or the name is taken.
@@ -216,9 +213,7 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
 async def gathered(replies: AsyncGenerator[Ready, None], size: int) -> AsyncGenerator[Ready, None]:
     """What `replies` yields, in larger pieces; it is closed at the end.
 
-    Args:
-      replies: (rollout index, completion) as they finish.
-      size: how many there will be; with the last of them everything is yielded at once.
+    With the last of so many (`size`) completions everything is yielded at once.
     """
     clock = asyncio.get_running_loop().time
     waiting: Ready = []

@@ -9,7 +9,6 @@ import dataclasses
 import ipaddress
 import logging
 import os
-import secrets
 import signal
 import ssl
 
@@ -19,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.records.tokens import sampler_token
 from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.proto.terms import Refusal
@@ -184,7 +184,7 @@ class Server:
         await self._grpc.start()
         self._checks = asyncio.create_task(self._check_engine())
         if config.port_file:
-            _write_atomically(config.port_file, self.address)
+            write_atomic(config.port_file, self.address)
         log.info("listening on %s", self.address)
 
     async def stop(self, grace_s: float) -> None:
@@ -322,10 +322,3 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
-
-
-def _write_atomically(path: str, text: str) -> None:
-    temporary = f"{path}.{secrets.token_hex(4)}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)

@@ -129,11 +129,8 @@ def not_finite(name: str) -> Refusal:
 class FiniteSpans:
     """The boxes of a file, looked at while the file is read from its beginning to its end.
 
-    `bad` names the first tensor with a number that is not finite; it is empty as long as none was found.
-
-    Args:
-      boxes: what lies in it.
-      starts: the byte at which each begins, a multiple of its dtype's size.
+    `bad` names the first tensor with a number that is not finite; it is empty as long as none was seen. Box i begins at
+    byte `starts[i]`, a multiple of its dtype's size.
     """
 
     def __init__(self, boxes: Sequence[Box], starts: Iterable[int]):
@@ -156,11 +153,7 @@ class FiniteSpans:
 class ManifestFile:
     """A file that the server reads itself. What was checked is what is read later, whatever becomes of its name.
 
-    `boxes` are what it holds; each lies in its tensor and in the file.
-
-    Args:
-      manifest: as it was sent.
-      listed: the tensors of the header, in its order.
+    `listed` are the tensors of the header, in its order; each of `boxes` lies in its tensor and in the file.
 
     Raises:
       Refusal: its boxes are too many, or lie elsewhere.
@@ -197,11 +190,9 @@ class ManifestFile:
         return WeightFile(f"/proc/{os.getpid()}/fd/{self._file}", tuple(tensors), starts)
 
     def read(self, directory: str, to: WeightWriter | None) -> None:
-        """Checks the file, and copies its boxes if there is a file to copy them to. It blocks.
+        """Checks the file, which must lie in `directory`, a real path, and copies its boxes; it blocks.
 
-        Args:
-          directory: real path of the folder that it must lie in.
-          to: where its boxes go; None leaves them in the file, which stays open.
+        Without a file to copy them `to` they stay in this one, which stays open.
 
         Raises:
           Refusal: it lies elsewhere, cannot be read, has another size or checksum, or numbers that are not finite.

@@ -104,12 +104,9 @@ class WeightUpdates:
     async def receive(
         self, messages: Messages, *, peer: str, receiving: Callable[[], Awaitable[None]]
     ) -> pb.UpdateWeightsReply:
-        """One sender's call, from its header to the reply.
+        """One sender's call, from its header to the reply; `peer` is its address, for the log.
 
-        Args:
-          messages: what it sends.
-          peer: its address, for the log.
-          receiving: tells it that the engine waits for what it sends by NCCL.
+        `receiving` tells it that the engine waits for what it sends by NCCL.
 
         Raises:
           Refusal: why the update failed.
@@ -140,7 +137,7 @@ class WeightUpdates:
             raise
 
     async def close(self, grace_s: float) -> None:
-        """Ends what is being collected, lets the engine take what it was told of, and removes the staging files."""
+        """Ends what is being collected, lets the engine take what it has begun to, and removes the staging files."""
         update = self._current
         if update is not None and update.committed and update.applying is not None:
             await asyncio.wait([update.applying], timeout=grace_s)

@@ -68,8 +68,7 @@ def test_tls_and_mutual_tls(certificates, tmp_path):
         assert unavailable(server.address, **ours)
         assert unavailable(server.address, **ours, **pair("stranger"))
         assert status(server.address, **ours, **pair("client")).engine == "simulated"
-        with fleet(server, directory=tmp_path, **ours, **pair("client")) as sampler:
-            sampler.update_weights(params(), version=1)
+        with fleet(server, directory=tmp_path, **ours, **pair("client"), version=1) as sampler:
             sampler.submit(requests(3))
             assert len(list(sampler.completed())) == 3
 

@@ -113,8 +113,7 @@ def test_settings_that_cannot_work(tmp_path):
 
 def test_a_server_joins_and_another_leaves_when_it_is_done(tmp_path):
     path = tmp_path / "servers"
-    with live(2) as (one, other), listed(path, one) as sampler:
-        sampler.update_weights(params(), version=3)
+    with live(2) as (one, other), listed(path, one, version=3) as sampler:
         write(path, one.address, other.address)
         until_used(sampler, other)
         one.engine.frozen = other.engine.frozen = True
@@ -143,8 +142,7 @@ def test_a_server_joins_and_another_leaves_when_it_is_done(tmp_path):
 
 def test_a_server_that_dies_while_it_leaves_loses_nothing(tmp_path):
     path = tmp_path / "servers"
-    with live(2) as (one, other), listed(path, one, other) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as (one, other), listed(path, one, other, version=1) as sampler:
         one.engine.frozen = True
         sampler.submit(requests(8))
         until(lambda: one.groups == 4)
@@ -170,8 +168,7 @@ def test_an_empty_list_waits_for_the_first_server(tmp_path, caplog):
 
 def test_a_broken_line_changes_nothing(tmp_path, caplog):
     path = tmp_path / "servers"
-    with live(2) as (one, other), listed(path, one) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as (one, other), listed(path, one, version=1) as sampler:
         write(path, other.address, "half of a na")
         until(lambda: f"{path}:2: 'half of a na' is neither" in caplog.text)
         sampler.submit(requests(4))
@@ -183,8 +180,7 @@ def test_a_broken_line_changes_nothing(tmp_path, caplog):
 def test_a_server_that_is_listed_again_stays(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path = tmp_path / "servers"
-    with live() as [server], listed(path, server) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live() as [server], listed(path, server, version=1) as sampler:
         server.engine.frozen = True
         sampler.submit(requests(2))
         until(lambda: server.groups == 2)
@@ -201,8 +197,7 @@ def test_a_server_that_is_listed_again_stays(tmp_path, caplog):
 def test_what_a_leaving_server_draws_keeps_its_weights(tmp_path, in_flight):
     """New weights are not sent to it: its rollouts are of the version that they began with."""
     path = tmp_path / "servers"
-    with live(2) as (one, other), listed(path, one, other, in_flight=in_flight) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as (one, other), listed(path, one, other, in_flight=in_flight, version=1) as sampler:
         one.engine.frozen = True
         sampler.submit(requests(8))
         until(lambda: one.groups == 4)
@@ -227,8 +222,7 @@ def drain(server: Live) -> threading.Thread:
 
 def test_a_draining_server_finishes_and_is_sent_nothing(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    with live(2) as (one, other), fleet(one, other, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as (one, other), fleet(one, other, directory=tmp_path, version=1) as sampler:
         one.engine.frozen = True
         sampler.submit(requests(8))
         until(lambda: one.groups == 4)

@@ -83,8 +83,7 @@ def test_nothing_is_sampled_before_weights(tmp_path, monkeypatch):
 
 
 def test_lanes_do_not_mix_and_more_may_be_submitted_while_reading(tmp_path):
-    with live() as [server], fleet(server, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live() as [server], fleet(server, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(4))
         sampler.submit(requests(3, first=100), lane="evaluation")
         seen = []
@@ -123,8 +122,7 @@ def test_new_weights_reach_every_server(tmp_path):
 
 @pytest.mark.parametrize("mode", ["auto", "shared"])
 def test_shared_files_are_used_in_place(tmp_path, mode):
-    with live(weights_dir=str(tmp_path)) as [server], fleet(server, directory=tmp_path, push=mode) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(weights_dir=str(tmp_path)) as [server], fleet(server, directory=tmp_path, push=mode, version=1):
         assert not list(tmp_path.glob("isocompute-staging-*/*"))
         assert len(server.engine.weights) > 0
 
@@ -132,8 +130,7 @@ def test_shared_files_are_used_in_place(tmp_path, mode):
 def test_auto_streams_to_a_server_that_cannot_read_the_file(tmp_path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    with live(weights_dir=str(theirs)) as [server], fleet(server, directory=tmp_path, push="auto") as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(weights_dir=str(theirs)) as [server], fleet(server, directory=tmp_path, push="auto", version=1):
         assert server.engine.version == 1
     with (
         live(weights_dir=str(theirs)) as [server],
@@ -145,12 +142,10 @@ def test_auto_streams_to_a_server_that_cannot_read_the_file(tmp_path):
 
 def test_a_group_whose_server_dies_is_drawn_again_whole(tmp_path):
     doomed, kept = Live(engine=slow_engine()), Live(engine=slow_engine())
-    with live(engine=slow_engine()) as [alone], fleet(alone, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(engine=slow_engine()) as [alone], fleet(alone, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(10))
         undisturbed = tokens(sampler.completed())
-    with fleet(doomed, kept, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with fleet(doomed, kept, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(10))
         until(lambda: doomed.engine.tokens_generated > 20)
         doomed.engine.frozen = True  # in the middle of its groups
@@ -162,16 +157,14 @@ def test_a_group_whose_server_dies_is_drawn_again_whole(tmp_path):
 
 
 def test_a_server_whose_engine_died_is_taken_out(tmp_path):
-    with live(2) as [bad, good], fleet(bad, good, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as [bad, good], fleet(bad, good, directory=tmp_path, version=1) as sampler:
         bad.engine.dead = True
         draws(sampler, 10)
         assert sampler.redrawn_rollouts >= 4
 
 
 def test_a_frozen_engine_behind_a_live_server_is_found_by_progress(tmp_path):
-    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.5) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.5, version=1) as sampler:
         frozen.engine.frozen = True
         draws(sampler, 10)
         assert sampler.redrawn_rollouts >= 4 * 5
@@ -180,8 +173,7 @@ def test_a_frozen_engine_behind_a_live_server_is_found_by_progress(tmp_path):
 
 
 def test_a_frozen_process_is_found_by_its_silence(tmp_path):
-    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.3) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(2) as [frozen, good], fleet(frozen, good, directory=tmp_path, stall_s=0.3, version=1) as sampler:
         thaw = threading.Event()
         frozen.loop.call_soon_threadsafe(thaw.wait)  # its event loop stands still, its connections do not
         draws(sampler, 10)
@@ -213,8 +205,7 @@ def test_a_restarted_server_gets_the_current_weights_before_it_serves(tmp_path):
 def test_all_gone_then_back(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     server = Live()
-    with fleet(server, directory=tmp_path, wait_s=60.0) as sampler:
-        sampler.update_weights(params(), version=1)
+    with fleet(server, directory=tmp_path, wait_s=60.0, version=1) as sampler:
         server.stop()
         sampler.submit(requests(3))
         until(lambda: "no sampler is left" in caplog.text)
@@ -227,8 +218,7 @@ def test_all_gone_then_back(tmp_path, caplog):
 
 def test_all_gone_for_good_ends_the_run(tmp_path):
     server = Live()
-    with fleet(server, directory=tmp_path, wait_s=0.3) as sampler:
-        sampler.update_weights(params(), version=1)
+    with fleet(server, directory=tmp_path, wait_s=0.3, version=1) as sampler:
         server.stop()
         sampler.submit(requests(3))
         with pytest.raises(RunError, match=rf"no sampler is left: {server.address} \(for .*gives up after 0 s"):
@@ -242,8 +232,7 @@ def test_an_endpoint_that_nobody_serves_is_spoken_of_once(tmp_path, caplog, monk
     monkeypatch.setattr(member, "POLL_S", 0.05)
     server, nobody = Live(), Live()
     nobody.stop()
-    with fleet(server, nobody, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with fleet(server, nobody, directory=tmp_path, version=1) as sampler:
         until(lambda: f"sampler {nobody.address} is not in use yet: it cannot be reached" in caplog.text)
         draws(sampler, 3)
         assert caplog.text.count("is not in use yet") == 1
@@ -264,8 +253,7 @@ def test_weights_wait_for_the_first_server(tmp_path):
 def test_an_interrupt_ends_the_wait_for_servers(tmp_path):
     asked = threading.Event()
     server = Live()
-    with fleet(server, directory=tmp_path, wait_s=60.0, interrupted=asked.is_set) as sampler:
-        sampler.update_weights(params(), version=1)
+    with fleet(server, directory=tmp_path, wait_s=60.0, interrupted=asked.is_set, version=1) as sampler:
         asked.set()
         draws(sampler, 3)  # as long as there are servers, the step goes on to its end
         server.stop()
@@ -331,13 +319,11 @@ def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
         return server.server.servicer.metrics.registry.get_sample_value("isocompute_refused_total", labels) or 0
 
     with live(max_groups=3) as [server]:
-        with fleet(server, directory=tmp_path) as sampler:
-            sampler.update_weights(params(), version=1)
+        with fleet(server, directory=tmp_path, version=1) as sampler:
             draws(sampler, 12)
             assert not pushed_back()  # its limit is known
         monkeypatch.setattr("isocompute_jax.service.client.member.Member.has_room", True)
-        with fleet(server, directory=tmp_path) as sampler:
-            sampler.update_weights(params(), version=1)
+        with fleet(server, directory=tmp_path, version=1) as sampler:
             draws(sampler, 12)
             assert pushed_back() > 0 and sampler.redrawn_rollouts == 0
 
@@ -388,8 +374,7 @@ def test_close_with_groups_in_flight_frees_the_server_and_is_idempotent(tmp_path
 
 def test_a_refused_group_is_an_error_that_names_it(tmp_path):
     engine = SimulatedEngine(tensors(), max_model_len=10)
-    with live(engine=engine) as [server], fleet(server, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(engine=engine) as [server], fleet(server, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(1, max_tokens=64))
         with pytest.raises(InputError, match=rf"{server.address} refuses the group of problem 'p0', step 0.*max_tok"):
             list(sampler.completed())

@@ -64,15 +64,13 @@ CHANGES = {
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_wrong_reply_is_drawn_again_and_not_kept(tmp_path, kind):
     change, said = CHANGES[kind]
-    with live(engine=Crooked(change, times=1)) as [server], fleet(server, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(engine=Crooked(change, times=1)) as [server], fleet(server, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(2))
         groups = list(sampler.completed())
         assert sorted(group.problem_id for group in groups) == ["p0", "p1"]
         assert all(int(c.tokens.max()) < 32 and len(c.tokens) == 8 for group in groups for c in group.completions)
         assert sampler.redrawn_rollouts == 4
-    with live(engine=Crooked(change, times=10**9)) as [server], fleet(server, directory=tmp_path) as sampler:
-        sampler.update_weights(params(), version=1)
+    with live(engine=Crooked(change, times=10**9)) as [server], fleet(server, directory=tmp_path, version=1) as sampler:
         sampler.submit(requests(1))
         with pytest.raises(RunError, match=rf"group of problem 'p0', step 0, train could not be .*{said}"):
             list(sampler.completed())

@@ -42,6 +42,7 @@ class VllmEngine:
     def __init__(self, settings: VllmSettings):
         self._settings = settings
         self._facts: EngineFacts | None = None
+        self._launch: Any = None  # the module of that name, which imports vllm: so it waits for `environment.prepare`
         self._llm: Any = None
         self._starting: asyncio.Future[None] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -93,9 +94,9 @@ class VllmEngine:
             log.warning("vLLM %s lacks %s", version, "; ".join(lacks))
         names = {each.name for each in absent}
         self._says_versions = environment.TOKEN_VERSIONS not in names
-        # It imports vllm, and what some versions lack: so it waited for `prepare`, and for what is absent.
-        from isocompute_jax.service.server.engines.vllm import launch
+        from isocompute_jax.service.server.engines.vllm import launch  # what some versions lack is known by now
 
+        self._launch = launch
         config = launch.resolve(settings, dtype)
         self._facts = EngineFacts(
             engine="vllm",
@@ -125,10 +126,8 @@ class VllmEngine:
 
     async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """As `Engine.generate` says; InputError is raised where vLLM would draw from another distribution."""
-        from isocompute_jax.service.server.engines.vllm import launch
-
         self._check()
-        parameters = [launch.sampling_params(request, index) for index in range(request.group_size)]
+        parameters = [self._launch.sampling_params(request, index) for index in range(request.group_size)]
         finished: Finished = asyncio.Queue()
         tasks = [
             asyncio.create_task(self._draw(request, params, index, finished)) for index, params in enumerate(parameters)
@@ -151,16 +150,14 @@ class VllmEngine:
 
     async def _draw(self, request: SampleRequest, params: Any, index: int, finished: Finished) -> None:
         """One rollout. It waits here and not in vLLM, where it would find prefixes from before an update."""
-        from isocompute_jax.service.server.engines.vllm import launch
-
         try:
             async with self._places:
                 await self._open.wait()
                 version = None if self._says_versions else self._version
-                prompt = launch.prompt(request, cache_key=str(self._updates))
+                prompt = self._launch.prompt(request, cache_key=str(self._updates))
                 async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
                     [drawn] = output.outputs
-                    finished.put_nowait((index, launch.completion(drawn, version=version)))
+                    finished.put_nowait((index, self._launch.completion(drawn, version=version)))
         except EngineError as error:
             finished.put_nowait(error)
         except Exception as error:  # of vLLM, which has many
@@ -168,14 +165,12 @@ class VllmEngine:
 
     async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
         """As `ReceivingEngine.open_transfer` says. Nothing is drawn meanwhile: the workers do nothing else."""
-        from isocompute_jax.service.server.engines.vllm import weight_transfer
-
         async with self._updating:
             self._check()
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             self._buckets = None
             try:
-                info = weight_transfer.init_info(unique_id, 1 + self.facts.devices, buckets)
+                info = self._launch.weight_transfer.init_info(unique_id, 1 + self.facts.devices, buckets)
                 await self._in_workers("join_transfer", info)
                 self._buckets = buckets
             finally:
@@ -194,10 +189,9 @@ class VllmEngine:
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled."""
-        from isocompute_jax.service.server.engines.vllm import launch
 
         async def load() -> None:
-            await self._llm.update_weights(launch.update_request(weights))
+            await self._llm.update_weights(self._launch.update_request(weights))
 
         return await asyncio.shield(asyncio.create_task(self._update(load, version, recompute)))
 
@@ -205,7 +199,6 @@ class VllmEngine:
         self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
     ) -> float:
         """As `ReceivingEngine.take_sent_weights` says; not interrupted either."""
-        from isocompute_jax.service.server.engines.vllm import weight_transfer
 
         async def load() -> None:
             try:
@@ -213,7 +206,7 @@ class VllmEngine:
                     raise TransferError("the workers are in no communicator")
                 await receiving()
                 for bucket in self._buckets:
-                    await self._in_workers("receive", weight_transfer.update_info(bucket))
+                    await self._in_workers("receive", self._launch.weight_transfer.update_info(bucket))
             except Exception as error:  # of a learner that is gone, too
                 self._check()
                 self._buckets = None

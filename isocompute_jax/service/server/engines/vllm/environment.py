@@ -73,15 +73,9 @@ OURS |= {"shutdown"}
 
 
 def prepare() -> str:
-    """Looks for vLLM and sets the environment, before it is imported.
+    """Looks for vLLM and sets the environment, before it is imported; vLLM's version.
 
-    What the caller's environment says about logging, addresses and threads stays.
-
-    Returns:
-      vLLM's version.
-
-    Raises:
-      InputError: vLLM is missing.
+    What the caller's environment says about logging, addresses and threads stays. Raises InputError: vLLM is missing.
     """
     version = installed_version()
     if version not in VERSIONS:
@@ -107,11 +101,7 @@ def installed_version() -> str:
 
 
 def check_machine() -> None:
-    """Nothing happens where vLLM is its build for CPUs.
-
-    Raises:
-      InputError: something is missing; it says how to get it.
-    """
+    """Raises InputError where something is missing that vLLM's build for GPUs needs; it says how to get it."""
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -267,11 +257,7 @@ def read_config(model: str) -> dict[str, Any]:
 
 
 def resolve_dtype(model: str, dtype: str) -> str:
-    """The dtype to serve: `auto` is the checkpoint's, float32 where it does not say.
-
-    Raises:
-      InputError: updates cannot carry it.
-    """
+    """The dtype to serve: `auto` is the checkpoint's, float32 where it does not say. Raises InputError for others."""
     if dtype == "auto":
         config = read_config(model)
         dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")

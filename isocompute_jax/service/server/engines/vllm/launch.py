@@ -40,9 +40,7 @@ LOWEST_TEMPERATURE = 0.01
 def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     """vLLM's configuration; no process is started.
 
-    Args:
-      settings: what the engine was told.
-      dtype: of weights and activations; vLLM's own choice would be bfloat16 for a float32 checkpoint.
+    `dtype` is that of weights and activations; vLLM's own choice would be bfloat16 for a float32 checkpoint.
 
     Raises:
       InputError: vLLM does not serve this model, or not with these settings.
@@ -233,11 +231,7 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
 
 
 def completion(output: CompletionOutput, *, version: int | None) -> Completion:
-    """A finished rollout.
-
-    Args:
-      output: vLLM's.
-      version: of the weights that drew all of it; None where vLLM says it of each token.
+    """A finished rollout. `version` is that of the weights that drew all of it; None where vLLM says it of each token.
 
     Raises:
       EngineError: vLLM ended it for another reason than a stop token or its length, or left something out.

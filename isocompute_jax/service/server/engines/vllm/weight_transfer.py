@@ -71,11 +71,7 @@ def update_info(bucket: Sequence[TensorSpec]) -> dict[str, list[Any]]:
 
 
 class Receiver:
-    """A worker's membership in a communicator.
-
-    Args:
-      arguments: of vLLM's engine: config, vllm_config, device, model.
-    """
+    """A worker's membership in a communicator; `arguments` are vLLM's engine's: config, vllm_config, device, model."""
 
     def __init__(self, *arguments: Any):
         self._arguments = arguments
