@@ -373,17 +373,8 @@ def sample_unit(
     hidden, prefix = model.prefill(config, params, unit.tokens, unit.mask, mesh=mesh)
     last = jnp.broadcast_to(hidden[:, -1:], (problems, rollouts, hidden.shape[-1]))
     token, logprob = draw(last, jnp.int32(0))
-    empty = Samples(
-        jnp.zeros((problems, rollouts, max_tokens), jnp.int32),
-        jnp.zeros((problems, rollouts, max_tokens), jnp.float32),
-        jnp.zeros((problems, rollouts), jnp.int32),
-        jnp.zeros((problems, rollouts), bool),
-    )
-    if routing and prefix.routed is not None:
-        chosen = jnp.moveaxis(prefix.routed.experts, 0, 2)
-        shape = (problems, rollouts, max_tokens, *chosen.shape[2:])
-        empty = empty._replace(prompt_experts=chosen, experts=jnp.zeros(shape, chosen.dtype))
-    samples = store(empty, jnp.int32(0), token, logprob)
+    chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
+    samples = store(_nothing_drawn((problems, rollouts, max_tokens), chosen), jnp.int32(0), token, logprob)
     cache = model.init_cache(config, problems, rollouts, max(1, max_tokens - 1))
 
     layered = model.split_layers(config, params)
@@ -403,3 +394,13 @@ def sample_unit(
 
     _, samples, _, _ = jax.lax.while_loop(running, body, (jnp.int32(1), samples, token, cache))
     return samples
+
+
+def _nothing_drawn(shape: tuple[int, int, int], prompt_experts: Array | None) -> Samples:
+    """The samples [P, G, T] before the first token; with the experts of the prompts where they are asked for."""
+    lengths, stopped = jnp.zeros(shape[:2], jnp.int32), jnp.zeros(shape[:2], bool)
+    samples = Samples(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), lengths, stopped)
+    if prompt_experts is None:
+        return samples
+    experts = jnp.zeros((*shape, *prompt_experts.shape[2:]), prompt_experts.dtype)
+    return samples._replace(prompt_experts=prompt_experts, experts=experts)

@@ -10,7 +10,7 @@ from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.server import refusals
 from isocompute_jax.service.server.refusals import SERVICE, CallLog, quoted
 from tests.service import builders
-from tests.service.builders import Probe, arrays, end, header, manifest, refused, request, serving, update
+from tests.service.builders import Probe, arrays, end, header, manifest, refused, serving, update
 
 Code = grpc.StatusCode
 
@@ -135,11 +135,3 @@ async def test_a_caller_that_sends_nothing_is_let_go(tmp_path, lines):
         await refused(call, Code.ABORTED, "no message came for 0.2 s")
         assert "no message came" in lines()[0]
         assert len(await client.sample()) == 2
-
-
-async def test_names_have_a_bound(tmp_path):
-    async with serving(Probe(), tmp_path) as (_, client):
-        await refused(client.sample(group_id="a" * 9000), Code.INVALID_ARGUMENT, "group_id has 9000 characters")
-        await refused(client.update([header(session="a" * 9000)]), Code.INVALID_ARGUMENT, "session has 9000")
-        assert len(await client.sample(**{"group_id": "a" * 8192})) == 2
-        assert request().group_id

@@ -24,7 +24,6 @@ from isocompute_jax.service.proto import sampler_pb2_grpc
 from isocompute_jax.service.server import metrics
 from isocompute_jax.service.server.refusals import SERVICE
 from isocompute_jax.service.server.server import Server, ServerConfig, is_loopback
-from tests import mains
 from tests.service.builders import Probe, arrays, begun, health_stub, refused, request, run, serving, update
 
 Code = grpc.StatusCode
@@ -297,9 +296,3 @@ def test_a_second_signal_ends_at_once(tmp_path):
         server.draw(end)
         assert server.end() == 128 + signal.SIGTERM
         assert os.listdir(tmp_path) == []
-
-
-def test_a_process_says_what_is_wrong(tmp_path):
-    done = mains.run("benchmarks.simulated", [f"--weights_dir={tmp_path}", "--host=0.0.0.0"])
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --host=0.0.0.0") and "Traceback" not in done.stderr

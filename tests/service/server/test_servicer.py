@@ -68,6 +68,7 @@ async def test_a_group_is_what_the_engine_draws(tmp_path):
         ({"stop_token_ids": [99]}, "stop_token_ids"),
         ({"stop_token_ids": [1] * 33}, "stop_token_ids has 33 ids"),
         ({"problem_id": "a" * 9000}, "problem_id has 9000 characters"),
+        ({"group_id": "a" * 9000}, "group_id has 9000 characters"),
         ({"budgets": [1] * 5_000_000}, "budgets"),
     ],
 )
@@ -84,7 +85,7 @@ async def test_live_groups_have_names_of_their_own(tmp_path):
         await refused(client.sample(), Code.ALREADY_EXISTS, "'g'")
         engine.frozen = False
         assert len(await first) == 2
-        assert len(await client.sample()) == 2
+        assert len(await client.sample()) == len(await client.sample(group_id="a" * 8192)) == 2
 
 
 async def test_a_full_server_says_when_to_come_again(tmp_path):

@@ -74,6 +74,7 @@ BAD = {
     "nothing": ([], Code.DATA_LOSS, "ended"),
     "empty message": ([pb.UpdateWeightsRequest()], Code.INVALID_ARGUMENT, "header"),
     "two headers": ([SECOND[0], *SECOND], Code.INVALID_ARGUMENT, "after the header"),
+    "long session": ([header(session="a" * 9000)], Code.INVALID_ARGUMENT, "session has 9000"),
     "no senders": ([header(senders=0)], Code.INVALID_ARGUMENT, "senders = 0"),
     "sender": ([header(senders=2, sender=2)], Code.INVALID_ARGUMENT, "sender = 2"),
     "in_flight": ([header(in_flight=9)], Code.INVALID_ARGUMENT, "in_flight = 9"),
