@@ -9,6 +9,7 @@ same tokens up to float rounding of differently shaped batches (log-probabilitie
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -301,11 +302,8 @@ def largest_unit(
         needed = unit_bytes(config, shape, prompt=prompt, tokens=tokens, batch_shards=batch_shards, tensor=tensor)
         return MARGIN * needed <= room
 
-    low, high = 0, MOST_ROLLOUTS
-    while low < high:  # more rollouts never take less
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low * batch_shards
+    most = bisect.bisect(range(1, MOST_ROLLOUTS + 1), False, key=lambda count: not fits(count))
+    return most * batch_shards  # more rollouts never take less
 
 
 class Unit(NamedTuple):

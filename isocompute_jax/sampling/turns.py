@@ -12,6 +12,7 @@ The engine reads a rollout again in each turn; that is the price (docs/length_co
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import queue
@@ -357,11 +358,8 @@ def thought_before(end: str, decode: Callable[[list[int]], str]) -> Callable[[np
         ids = tokens.tolist()
         if end not in decode(ids):
             return None
-        low, high = 1, len(ids)  # the fewest tokens whose text has it
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if end in decode(ids[:middle]) else (middle + 1, high)
-        return high
+        # The fewest tokens whose text has it.
+        return 1 + bisect.bisect_left(range(1, len(ids)), True, key=lambda count: end in decode(ids[:count]))
 
     return thought
 
