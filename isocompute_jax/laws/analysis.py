@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.laws.checks import (
     MOST_REUSE,
-    EqualData,
     Holdout,
     ReuseFit,
     at_equal_data,
@@ -23,7 +23,6 @@ from isocompute_jax.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     METHODS,
     ChinchillaFit,
-    Optimum,
     fit_chinchilla,
     optimum,
 )
@@ -131,7 +130,10 @@ class ModelSizeResult:
     inter_model: tuple[Holdout, ...]  # the largest models, predicted from the smaller ones
     predictions: tuple[Mapping[str, Any], ...]  # model_params and slope k (an estimate) of sizes that were asked for
     reuse: ReuseFit  # whether much reuse of problems goes with a higher loss
-    equal_data: tuple[EqualData, ...]  # losses of one model with problem sets of different size
+    equal_data: tuple[Mapping[str, float], ...]  # losses of one model with problem sets of different size
+    options: LawOptions = dataclasses.field(metadata=INTERNAL)
+    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)  # as loaded
+    warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)  # what loading and fitting left out
 
     @property
     def crossings_inside(self) -> tuple[Crossover, ...]:
@@ -148,13 +150,12 @@ class ModelSizeResult:
         return float(law), float(unchanged)
 
     @property
-    def reuse_ends(self) -> list[tuple[EqualData, EqualData]]:
+    def reuse_ends(self) -> list[tuple[Mapping[str, float], Mapping[str, float]]]:
         """Of each model of `equal_data`, its rows with the fewest and the most epochs."""
-        models: dict[float, list[EqualData]] = {}
-        for row in self.equal_data:
-            models.setdefault(row.model_params, []).append(row)
-        ordered = [sorted(rows, key=lambda row: row.tau) for rows in models.values()]
-        return [(rows[0], rows[-1]) for rows in ordered]
+        models: dict[float, list[Mapping[str, float]]] = {}
+        for row in sorted(self.equal_data, key=lambda row: (row["model_params"], row["tau"])):
+            models.setdefault(row["model_params"], []).append(row)
+        return [(rows[0], rows[-1]) for rows in models.values()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,25 +164,21 @@ class ChinchillaResult:
 
     points: Mapping[str, np.ndarray]  # what was fitted: model_params, tokens, loss and number of the run, [P] each
     fits: tuple[ChinchillaFit, ...]  # by each method
-    optimal: tuple[Optimum, ...]  # by each method and at each budget, in rising order
+    optimal: tuple[Mapping[str, Any], ...]  # of `chinchilla.optimum`, by each method and budget, in rising order
     convergence: tuple[ConvergenceFit, ...]  # the laws of N, D and C alone
+    options: LawOptions = dataclasses.field(metadata=INTERNAL)
+    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)  # as loaded
+    warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)  # what loading and fitting left out
 
-    def path(self, method: str) -> tuple[Optimum, ...]:
+    def path(self, method: str) -> tuple[Mapping[str, Any], ...]:
         """The compute-optimal path by one method; empty where it is not identified."""
-        return tuple(row for row in self.optimal if row.method == method and row.identified)
+        return tuple(row for row in self.optimal if row["method"] == method and row["identified"])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LawAnalysis:
-    """A law fitted to runs."""
-
-    options: LawOptions
-    runs: tuple[RunCurve, ...]  # as loaded
-    warnings: tuple[str, ...]  # what loading and fitting left out
-    result: ModelSizeResult | ChinchillaResult  # of the law that `options` names
+LawResult = ModelSizeResult | ChinchillaResult
 
 
-def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> LawAnalysis:
+def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> LawResult:
     """Fits the law of `options.analysis` to the runs.
 
     Args:
@@ -192,12 +189,11 @@ def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawO
     Raises:
       InputError: the runs lack what the law needs, or nothing could be fitted.
     """
-    result, more = _model_size(runs, options) if options.analysis == "model_size" else _chinchilla(runs, options)
-    return LawAnalysis(options, tuple(runs), (*warnings, *more), result)
+    return (_model_size if options.analysis == "model_size" else _chinchilla)(runs, warnings, options)
 
 
-def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSizeResult, list[str]]:
-    points, unit, warnings = _model_size_points(runs, options)
+def _model_size(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> ModelSizeResult:
+    points, unit, left_out = _model_size_points(runs, options)
     data = (points["model_params"], points["x"], 1.0 - points["loss"])
     columns = {"weight": _weights(points, options), "run": points["run"]}
     fit = fit_model_size(*data, **columns)
@@ -207,7 +203,7 @@ def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSiz
             f"({'; '.join(fit.left_out) or 'no point left out'}); a loss column needs --law_loss=metric"
         )
     asked = options.predict_params if len(fit.model_params) > 1 else ()
-    result = ModelSizeResult(
+    return ModelSizeResult(
         resource={"kind": options.x, "unit": unit},
         law=fit,
         models=_models(fit, points),
@@ -218,8 +214,10 @@ def _model_size(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ModelSiz
         predictions=tuple({"model_params": n, "k": fit.slope(n)} for n in asked),
         reuse=reuse(*data, points["tau"], run=points["run"], threshold=options.most_reuse),
         equal_data=at_equal_data(*data, points["tau"], points["problem_set_size"], run=points["run"]),
+        options=options,
+        runs=tuple(runs),
+        warnings=(*warnings, *left_out, *fit.left_out),
     )
-    return result, warnings + list(fit.left_out)
 
 
 def _weights(points: Mapping[str, np.ndarray], options: LawOptions) -> np.ndarray | None:
@@ -241,7 +239,7 @@ def _models(fit: ModelSizeFit, points: Mapping[str, np.ndarray]) -> tuple[Mappin
         own = own[np.argsort(points["x"][own], kind="stable")]
         rows.append({
             **{name: float(getattr(fit, name)[index]) for name in names},
-            "num_points": int(fit.num_points[index]),
+            "num_points": int(fit.counts[index]),
             "num_runs": len(np.unique(points["run"][own])),
             "points": {name: points[name][own] for name in ("x", "loss")},
         })  # fmt: skip
@@ -255,8 +253,8 @@ def _slopes(fit: ModelSizeFit) -> dict[str, np.ndarray]:
     return {"model_params": sizes, "k": slopes[:, 0], "low": slopes[:, 1], "high": slopes[:, 2]}
 
 
-def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[ChinchillaResult, list[str]]:
-    points, warnings = _chinchilla_points(runs, options)
+def _chinchilla(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> ChinchillaResult:
+    points, left_out = _chinchilla_points(runs, options)
     draws = {"resamples": options.resamples, "seed": options.seed}
     data = (points["model_params"], points["x"], points["loss"])
     fits = tuple(fit_chinchilla(*data, method=method, group=points["run"], **draws) for method in METHODS)
@@ -270,13 +268,15 @@ def _chinchilla(runs: Sequence[RunCurve], options: LawOptions) -> tuple[Chinchil
     n, d, loss = (column[kept] for column in data)
     budgets = FLOPS_PER_PARAMETER_TOKEN * n * d
     flops = np.sort(options.flops or np.geomspace(budgets.min(), budgets.max(), BUDGETS)).tolist()
-    result = ChinchillaResult(
+    return ChinchillaResult(
         points={"model_params": n, "tokens": d, "loss": loss, "run": points["run"][kept].astype(int)},
         fits=fits,
         optimal=tuple(optimum(fit, c) for fit in fits for c in flops),
         convergence=tuple(fit_convergence(n, d, loss, variable=v, law=fits[-1], **draws) for v in VARIABLES),
+        options=options,
+        runs=tuple(runs),
+        warnings=(*warnings, *left_out, *fits[0].left_out),
     )
-    return result, warnings + list(fits[0].left_out)
 
 
 def _model_size_points(runs: Sequence[RunCurve], options: LawOptions) -> tuple[dict[str, np.ndarray], str, list[str]]:

@@ -49,37 +49,15 @@ class ReuseFit:
     threshold: float  # tau above which problems count as much reused
     num_below: int  # points at or below it
     num_above: int
-    mean_below: float  # mean residual of ln L about lines through all points, at or below the threshold
-    error_below: float  # its standard error
-    mean_above: float
-    error_above: float
-    shift: float  # jump of ln L above the threshold, fitted beside the lines (so that they do not absorb it)
-    shift_error: float  # its standard error
-    degraded: bool | None  # whether the shift exceeds 0 by more than its 95% bound; None when it cannot be told
-    status: Status  # `ok`, or `failed`: there is nothing to compare
-    message: str  # the finding or the reason in words
-
-
-@dataclasses.dataclass(frozen=True)
-class EqualData:
-    """The loss of one model trained on problem sets of different size, read off at the same X."""
-
-    model_params: float  # parameters N
-    x: float  # the largest X that every problem set reaches
-    problem_set_size: float  # D, unique problems
-    tau: float  # epochs at x, mean over runs
-    loss: float  # 1 - reward at x by interpolation in ln X, mean over runs
-    error: float  # its standard error over runs; NaN with one run
-    num_runs: int  # runs with this D
-
-
-def first_part(x: np.ndarray, run: np.ndarray, *, share: float) -> np.ndarray:
-    """[P] bool: the first ceil(share n) of each run's n evaluations with X > 0, in order of X."""
-    first = np.zeros(len(x), bool)
-    for name in np.unique(run):
-        rows = _in_order(x, (run == name) & (x > 0))
-        first[rows[: math.ceil(share * len(rows))]] = True
-    return first
+    mean_below: float = math.nan  # mean residual of ln L about lines through all points, at or below the threshold
+    error_below: float = math.nan  # its standard error
+    mean_above: float = math.nan
+    error_above: float = math.nan
+    shift: float = math.nan  # jump of ln L above the threshold, fitted beside the lines (so that they do not absorb it)
+    shift_error: float = math.nan  # its standard error
+    degraded: bool | None = None  # whether the shift exceeds 0 by more than its 95% bound; None when it cannot be told
+    status: Status = "failed"  # `ok`, or `failed`: there is nothing to compare
+    message: str = ""  # the finding or the reason in words
 
 
 def intra_model(
@@ -95,15 +73,16 @@ def intra_model(
 
     Args are those of `fit_model_size`, and `share` in (0, 1) of each run's evaluations, which is fitted.
     """
-    first, usable = first_part(x, run, share=share), _usable(x, reward)
+    usable, first = _usable(x, reward), np.zeros(len(x), bool)
+    for name in np.unique(run):  # the first ceil(share n) of each run's n evaluations with X > 0
+        rows = _in_order(x, (run == name) & (x > 0))
+        first[rows[: math.ceil(share * len(rows))]] = True
     fit = _fit_to(first, (model_params, x, reward), weight, run)
-    own_slopes = _own_slopes(model_params, x, reward)
     scores = []
     for index, size in enumerate(fit.model_params):
         own = usable & (model_params == size)
         if (own & ~first).any():
-            line = fit.intercept[index], fit.k[index]
-            scores.append(_score(fit, size, line, (x, reward), own & first, own & ~first, own_slopes[size]))
+            scores.append(_score(fit, size, fit.intercept[index], fit.k[index], (x, reward), own & first, own & ~first))
     return tuple(scores)
 
 
@@ -130,16 +109,15 @@ def inter_model(
     fit = _fit_to(model_params < sizes[-held_out], (model_params, x, reward), weight, run)
     if len(fit.model_params) < 2:
         return ()
-    own_slopes = _own_slopes(model_params, x, reward)
     scores = []
     for size in sizes[-held_out:]:
         rows = _in_order(x, usable & (model_params == size))
         known, rest = np.zeros(len(x), bool), np.zeros(len(x), bool)
         known[rows[:anchors]], rest[rows[anchors:]] = True, True
-        if rest.any() and size in own_slopes:
+        if rest.any() and np.ptp(x[rows]) > 0:
             k = fit.slope(size).value
             level = float(np.mean(np.log(1.0 - reward[known]) + k * np.log(x[known])))
-            scores.append(_score(fit, size, (level, k), (x, reward), known, rest, own_slopes[size]))
+            scores.append(_score(fit, size, level, k, (x, reward), known, rest))
     return tuple(scores)
 
 
@@ -160,26 +138,21 @@ def _fit_to(
     return fit_model_size(*(column[chosen] for column in columns), weight=weight, run=run[chosen])
 
 
-def _own_slopes(model_params: np.ndarray, x: np.ndarray, reward: np.ndarray) -> dict[float, float]:
-    """N -> slope of the model's own line through all of its points."""
-    fit = fit_model_size(model_params, x, reward, weight=None, run=None)
-    return dict(zip(fit.model_params, fit.free_k, strict=True))
-
-
 def _score(
     fit: ModelSizeFit,
     size: float,
-    line: tuple[float, float],
+    level: float,
+    k: float,
     data: tuple[np.ndarray, np.ndarray],
     known: np.ndarray,
     rest: np.ndarray,
-    measured_k: float,
 ) -> Holdout:
-    """Of a line (E, k) at the points `rest` [P] of (x, reward); those that it comes from are `known` [P]."""
-    (level, k), (x, reward) = line, data
+    """Of a line at the points `rest` [P] of (x, reward); those that it comes from are `known` [P]."""
+    x, reward = data
     rows = _in_order(x, rest)
     log_loss = level - k * np.log(x[rows])
     last = reward[known][np.argmax(x[known])]
+    own = known | rest
     predicted = 1.0 - np.exp(log_loss)
     return Holdout(
         model_params=float(size),
@@ -189,7 +162,7 @@ def _score(
         reward_error=float(np.mean(np.abs(predicted - reward[rows]))),
         unchanged_error=float(np.mean(np.abs(last - reward[rows]))),
         predicted_k=fit.slope(float(size)),
-        measured_k=float(measured_k),
+        measured_k=-float(np.polyfit(np.log(x[own]), np.log(1.0 - reward[own]), 1)[0]),
         points={"x": x[rows], "reward": reward[rows], "predicted": predicted},
     )
 
@@ -210,9 +183,7 @@ def reuse(
     above = tau > threshold
     counts = int(np.count_nonzero(~above)), int(np.count_nonzero(above))
     if not all(counts):
-        nan = math.nan
-        why = _nothing(threshold, counts, tau)
-        return ReuseFit(threshold, *counts, nan, nan, nan, nan, nan, nan, None, "failed", why)
+        return ReuseFit(threshold, *counts, message=_nothing(threshold, counts, tau))
     log_x, log_loss = np.log(x), np.log(1.0 - reward)
     loss_left, above_left, groups = np.zeros_like(x), np.zeros_like(x), []
     for size in np.unique(model_params):
@@ -263,9 +234,11 @@ def at_equal_data(
     problem_set_size: np.ndarray,
     *,
     run: np.ndarray,
-) -> tuple[EqualData, ...]:
+) -> tuple[dict[str, float], ...]:
     """For each model with several problem set sizes D: its loss at the largest X that all of its runs reach.
 
+    A row for each model and D: `model_params`, that `x`, `problem_set_size`; `tau` (epochs there) and `loss`, means
+    over runs of an interpolation in ln X; `error`, the standard error of the loss over runs, NaN with one; `num_runs`.
     Args are those of `reuse`, and `problem_set_size` [P], D; points with D = 0 (unknown) are left out.
     """
     keep = np.isfinite(tau) & np.isfinite(reward) & (x > 0) & (problem_set_size > 0)
@@ -283,8 +256,15 @@ def at_equal_data(
             chosen = np.array([read[n] for n, m in runs.items() if problem_set_size[m][0] == problems])
             error = chosen[:, 0].std(ddof=1) / np.sqrt(len(chosen)) if len(chosen) > 1 else math.nan
             loss, epochs = chosen.mean(axis=0)
-            numbers = (float(v) for v in (size, at, problems, epochs, loss, error))
-            rows.append(EqualData(*numbers, num_runs=len(chosen)))
+            row = {
+                "model_params": size,
+                "x": at,
+                "problem_set_size": problems,
+                "tau": epochs,
+                "loss": loss,
+                "error": error,
+            }
+            rows.append({name: float(value) for name, value in row.items()} | {"num_runs": len(chosen)})
     return tuple(rows)
 
 

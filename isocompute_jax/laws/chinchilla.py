@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ VANISHING = 1e-4
 """A term below this share of the smallest loss counts as 0."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ChinchillaFit:
     """L(N, D) = E + A / N^alpha + B / D^beta."""
 
@@ -46,8 +47,8 @@ class ChinchillaFit:
     beta: Estimate  # exponent of D
     exponent: Estimate  # a = beta / (alpha + beta): compute-optimal N grows as C^a
     num_points: int  # points fitted
-    objective: float  # minimum of what was minimised
-    r2: float  # share of the variation of the loss that is explained; for `huber` of its logarithm
+    objective: float = math.nan  # minimum of what was minimised
+    r2: float = math.nan  # share of the variation of the loss that is explained; for `huber` of its logarithm
     status: Status  # `failed`: the numbers are NaN
     message: str  # empty, or what is wrong
     predicted: np.ndarray  # [num_points] the law's loss at the points that were fitted
@@ -72,23 +73,6 @@ class ChinchillaFit:
         """L at N parameters and D tokens."""
         n, d = np.asarray(model_params, np.float64), np.asarray(tokens, np.float64)
         return self.e.value + self.a.value / n**self.alpha.value + self.b.value / d**self.beta.value
-
-
-@dataclasses.dataclass(frozen=True)
-class Optimum:
-    """The compute-optimal allocation of C = 6 N D by one fit, with 95% bootstrap intervals; NaN if not identified."""
-
-    method: Method  # of the fit
-    flops: float  # C
-    identified: bool
-    model_params: float  # N*(C)
-    model_params_low: float
-    model_params_high: float
-    tokens: float  # D*(C)
-    tokens_low: float
-    tokens_high: float
-    loss: float  # L(N*, D*)
-    note: str  # empty, or why it is not identified
 
 
 def fit_chinchilla(
@@ -119,12 +103,27 @@ def fit_chinchilla(
     n, d, y = n[keep], d[keep], y[keep]
     group = np.arange(len(n)) if group is None else np.asarray(group)[keep]
     if len(n) < NUM_PARAMETERS:
-        return _failed(method, len(n), left_out, f"{len(n)} usable points for {NUM_PARAMETERS} parameters")
+        message = f"{len(n)} usable points for {NUM_PARAMETERS} parameters"
+        nothing = np.full(len(n), np.nan), np.empty((0, NUM_PARAMETERS))
+        return ChinchillaFit(
+            method=method, **dict.fromkeys(SYMBOLS, unknown(message)), num_points=len(n), status="failed",
+            message=message, predicted=nothing[0], replicates=nothing[1], left_out=left_out,
+        )  # fmt: skip
     search = functools.partial(fit_two, method=method)
     best = search(n, d, y, weight=np.ones_like(y), start=None)
     replicates = _bootstrap(search, (n, d, y), group, best, resamples, seed)
     doubts = design_doubts(n, d)
-    estimates = _estimates(best, replicates, (n, d, y), doubts, resamples=resamples)
+    known = len(replicates) >= max(resamples / 2, 1)
+    why = "" if known or not resamples else "no interval: most resamples lack three model sizes or three token counts"
+    estimates = law_estimates(
+        list(SYMBOLS),
+        _with_exponent(best.parameters[None])[0],
+        _with_exponent(replicates if known else replicates[:0]),
+        terms={"a": ("alpha", n.min()), "b": ("beta", d.min())},
+        lowest_loss=y.min(),
+        notes=dict.fromkeys(SYMBOLS, why),
+        doubts=doubts,
+    )
     messages = list(dict.fromkeys([*doubts.values(), *(e.note for e in estimates.values() if e.note)]))
     if not best.converged:
         messages.append("the search did not converge")
@@ -163,15 +162,28 @@ def compute_optimal(parameters: np.ndarray, flops: np.ndarray | float) -> tuple[
         return optimal, product / optimal
 
 
-def optimum(fit: ChinchillaFit, flops: float) -> Optimum:
-    """N*(C) and D*(C) of a fit with bootstrap intervals; without numbers where the allocation is not identified."""
-    if not fit.exponent.identified:
-        return Optimum(fit.method, flops, False, *[math.nan] * 7, note=fit.exponent.note)
-    best = [float(value) for value in compute_optimal(fit.parameters, flops)]
-    draws = compute_optimal(fit.replicates, flops)
-    ends = [percentile_interval(drawn, value) for drawn, value in zip(draws, best, strict=True)]
-    loss = float(fit.loss(*best))
-    return Optimum(fit.method, flops, True, best[0], *ends[0], best[1], *ends[1], loss=loss, note="")
+def optimum(fit: ChinchillaFit, flops: float) -> dict[str, Any]:
+    """The compute-optimal allocation of C = 6 N D by one fit, with 95% bootstrap intervals, as a row of a table.
+
+    Its numbers are NaN, and `note` says why, where the allocation is not identified.
+    """
+    known = fit.exponent.identified
+    best = [float(value) for value in compute_optimal(fit.parameters, flops)] if known else [math.nan] * 2
+    draws = compute_optimal(fit.replicates if known else np.empty((0, NUM_PARAMETERS)), flops)
+    (n_low, n_high), (d_low, d_high) = map(percentile_interval, draws, best)
+    return {
+        "method": fit.method,
+        "flops": flops,
+        "identified": known,
+        "model_params": best[0],
+        "model_params_low": n_low,
+        "model_params_high": n_high,
+        "tokens": best[1],
+        "tokens_low": d_low,
+        "tokens_high": d_high,
+        "loss": float(fit.loss(*best)) if known else math.nan,
+        "note": "" if known else fit.exponent.note,
+    }
 
 
 def _left_out(finite: np.ndarray, keep: np.ndarray) -> tuple[str, ...]:
@@ -210,32 +222,8 @@ def _bootstrap(
         drawn = weight > 0
         if min(len(np.unique(a[drawn])) for a in data[:2]) < FEWEST_LEVELS or drawn.sum() < NUM_PARAMETERS:
             continue
-        rows.append(search(*data, weight=weight, start=best).parameters)
+        rows.append(search(*data, weight=weight, start=best.parameters).parameters)
     return np.array(rows).reshape(-1, NUM_PARAMETERS)
-
-
-def _estimates(
-    best: Minimum,
-    replicates: np.ndarray,
-    data: tuple[np.ndarray, np.ndarray, np.ndarray],
-    doubts: dict[str, str],
-    *,
-    resamples: int,
-) -> dict[str, Estimate]:
-    """The fields e, a, b, alpha, beta and exponent."""
-    why, known = "", len(replicates) > 0
-    if resamples and len(replicates) < resamples / 2:
-        why, known = "no interval: most resamples lack three model sizes or three token counts", False
-    values = _with_exponent(best.parameters[None])[0]
-    draws = _with_exponent(replicates if known else best.parameters[None])
-    bounds = np.percentile(draws, PERCENTILES, axis=0).T
-    notes = dict.fromkeys(SYMBOLS, why) | _limits(draws, bounds, data) | doubts
-    if not known:
-        bounds = np.full_like(bounds, np.nan)
-    return {
-        name: Estimate(float(value), *holding(low, high, value), not notes[name], notes[name])
-        for name, value, (low, high) in zip(SYMBOLS, values, bounds, strict=True)
-    }
 
 
 def _with_exponent(parameters: np.ndarray) -> np.ndarray:
@@ -244,32 +232,57 @@ def _with_exponent(parameters: np.ndarray) -> np.ndarray:
     return np.column_stack([parameters, beta / (alpha + beta)])
 
 
-def _limits(draws: np.ndarray, bounds: np.ndarray, data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, str]:
-    """Field -> the limit that its interval reaches. A term that vanishes takes its exponent with it."""
-    notes: dict[str, str] = {}
-    n, d, loss = data
-    least = VANISHING * loss.min()
-    if bounds[0, 0] <= least:
-        notes["e"] = "E is not told from 0"
-    for number, values, level, exponent in ((1, n, "a", "alpha"), (2, d, "b", "beta")):
-        largest = np.percentile(draws[:, number] / values.min() ** draws[:, number + 2], PERCENTILES[0])
-        low, high = bounds[number + 2]
+def law_estimates(
+    names: Sequence[str],
+    values: np.ndarray,
+    replicates: np.ndarray,
+    *,
+    terms: Mapping[str, tuple[str, float]],
+    lowest_loss: float,
+    notes: Mapping[str, str],
+    doubts: Mapping[str, str],
+) -> dict[str, Estimate]:
+    """Estimates of a law's parameters, each with what keeps it from being identified.
+
+    A term that vanishes takes its exponent with it.
+
+    Args:
+      names: [Q] of the parameters, `e` among them.
+      values: [Q].
+      replicates: [R, Q] of the bootstrap; R = 0 for no intervals.
+      terms: level of a term -> its exponent, and the smallest x of the data.
+      lowest_loss: of the data.
+      notes: parameter -> why it is not identified, unless an interval says more.
+      doubts: the same, whatever an interval says.
+    """
+    draws = dict(zip(names, (replicates if len(replicates) else values[None]).T, strict=True))
+    ends = {name: np.percentile(drawn, PERCENTILES) for name, drawn in draws.items()}
+    least, found = VANISHING * lowest_loss, {}
+    if ends["e"][0] <= least:
+        found["e"] = "E is not told from 0"
+    for level, (exponent, smallest) in terms.items():
+        largest = np.percentile(draws[level] / smallest ** draws[exponent], PERCENTILES[0])
+        low, high = ends[exponent]
+        affected = [name for name in names if name in (level, exponent, "exponent")]
         if largest <= least:
-            notes |= dict.fromkeys((level, exponent, "exponent"), f"the term of {SYMBOLS[level]} is not told from 0")
+            found |= dict.fromkeys(affected, f"the term of {SYMBOLS[level]} is not told from 0")
         elif low <= LOWEST_EXPONENT * 1.01 or high >= HIGHEST_EXPONENT * 0.99:
-            notes |= dict.fromkeys((level, exponent, "exponent"), f"{exponent} reaches the end of its range")
-    return notes
+            found |= dict.fromkeys(affected, f"{exponent} reaches the end of its range")
+    found = dict.fromkeys(names, "") | dict(notes) | found | dict(doubts)
+    if not len(replicates):
+        ends = dict.fromkeys(names, (math.nan, math.nan))
+    return {
+        name: Estimate(float(value), *holding(*ends[name], value), not found[name], found[name])
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def unknown(why: str) -> Estimate:
+    """An estimate of what could not be fitted."""
+    return Estimate(math.nan, math.nan, math.nan, False, why)
 
 
 def _r2(fitted: np.ndarray, loss: np.ndarray, method: Method) -> float:
     y, fitted = (loss, fitted) if method == "squares" else (np.log(loss), np.log(fitted))
     total = float(np.sum((y - y.mean()) ** 2))
     return 1.0 - float(np.sum((y - fitted) ** 2)) / total if total > 0 else float("nan")
-
-
-def _failed(method: Method, count: int, left_out: tuple[str, ...], message: str) -> ChinchillaFit:
-    none = Estimate(np.nan, np.nan, np.nan, False, message)
-    return ChinchillaFit(
-        method=method, **dict.fromkeys(SYMBOLS, none), num_points=count, objective=np.nan, r2=np.nan, status="failed",
-        message=message, predicted=np.full(count, np.nan), replicates=np.empty((0, NUM_PARAMETERS)), left_out=left_out,
-    )  # fmt: skip

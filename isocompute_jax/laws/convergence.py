@@ -13,20 +13,22 @@ of one run (`--points=all`) are not, and those of the envelope were picked becau
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple
+import math
+from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
+from isocompute_jax.fit.intervals import Estimate, percentile_interval
 from isocompute_jax.fit.results import Status
 from isocompute_jax.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
-    VANISHING,
     ChinchillaFit,
     design_doubts,
     fit_chinchilla,
+    law_estimates,
+    unknown,
 )
-from isocompute_jax.laws.solver import HIGHEST_EXPONENT, LOWEST_EXPONENT, fit_one, refit_one
+from isocompute_jax.laws.solver import Minimum, fit_one, refit_one
 
 Variable = Literal["N", "D", "C"]
 VARIABLES: dict[Variable, str] = {
@@ -45,7 +47,7 @@ MOST_APART = 2.0
 """Largest D of two model sizes that differ by more than this factor are pointed out: L(N) then has both in it."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ConvergenceFit:
     """A convergence law of one variable, L(x) = E + A x^-alpha, and what it says about its largest x."""
 
@@ -54,12 +56,16 @@ class ConvergenceFit:
     a: Estimate
     alpha: Estimate  # exponent
     num_points: int  # P, points that were fitted
-    r2: float  # share of the variation of ln L that is explained
-    chinchilla_alpha: float  # the exponent that the pre-training law expects; NaN where it does not identify it
-    held_out_x: float  # the largest x
-    held_out_loss: float  # mean loss measured there
+    r2: float = math.nan  # share of the variation of ln L that is explained
+    chinchilla_alpha: float = (
+        math.nan
+    )  # the exponent that the pre-training law expects; NaN where it does not identify it
+    held_out_x: float = math.nan  # the largest x
+    held_out_loss: float = math.nan  # mean loss measured there
     forecast: Estimate  # of that loss from the smaller x; its interval is that of a measurement
-    chinchilla_forecast: float  # the same by the pre-training law, fitted without points at or beyond the largest x
+    chinchilla_forecast: float = (
+        math.nan
+    )  # the same by the pre-training law, fitted without points at or beyond the largest x
     status: Status  # `failed`: the numbers are NaN
     message: str  # empty, or what is wrong
     x: np.ndarray  # [P] rising
@@ -79,24 +85,6 @@ class ConvergenceFit:
     def predicted(self, x: np.ndarray | float) -> np.ndarray:
         """L of the fit at x."""
         return self.e.value + self.a.value * np.asarray(x, np.float64) ** -self.alpha.value
-
-
-class _Law(NamedTuple):
-    """A fit and its bootstrap.
-
-    `parameters` [3] are E, A and alpha, `replicates` [R, 3] likewise, `noise` [R] is what the points of a replicate
-    were given (of ln L), and `residuals` [P] are those of ln L.
-    """
-
-    parameters: np.ndarray
-    replicates: np.ndarray
-    noise: np.ndarray
-    converged: bool
-    residuals: np.ndarray
-
-    def loss(self, x: float) -> np.ndarray:
-        """[1 + R] of the fit and of its replicates."""
-        return _loss(np.vstack([self.parameters, self.replicates]), x)
 
 
 def fit_convergence(
@@ -131,24 +119,31 @@ def fit_convergence(
     values = _distinct(x)
     if values < FEWEST_VALUES:
         message = f"too few values of {variable} ({values}; {FEWEST_VALUES} are needed)"
-        return _failed(variable, x, measured, message)
+        return ConvergenceFit(
+            variable=variable, **dict.fromkeys(("e", "a", "alpha", "forecast"), unknown(message)), num_points=len(x),
+            status="failed", message=message, x=x, loss=measured, chinchilla_loss=np.full_like(x, np.nan),
+        )  # fmt: skip
     rng = np.random.default_rng([seed, list(VARIABLES).index(variable)])
-    fit = _fit(x, measured, resamples, rng)
-    estimates = _estimates(fit, x, measured)
+    best, replicates, _ = _fit(x, measured, resamples, rng)
+    estimates = law_estimates(
+        ("e", "a", "alpha"), best.parameters, replicates, terms={"a": ("alpha", x.min())}, lowest_loss=measured.min(),
+        notes={}, doubts={},
+    )  # fmt: skip
     largest = x >= x.max() * (1 - SAME)
     at = float(x[largest].mean())
-    forecast = Estimate(np.nan, np.nan, np.nan, False, "too few values of x to hold the largest out")
+    forecast = unknown("too few values of x to hold the largest out")
     if values > FEWEST_VALUES:
-        forecast = _forecast(_fit(x[~largest], measured[~largest], resamples, rng), at, rng)
+        forecast = _forecast(*_fit(x[~largest], measured[~largest], resamples, rng), at, rng)
     notes = [remark, *(estimate.note for estimate in estimates.values())]
-    notes += [] if fit.converged else ["the search did not converge"]
+    notes += [] if best.converged else ["the search did not converge"]
     message = "; ".join(note for note in dict.fromkeys(notes) if note)
+    left = np.log(measured) - np.log(_loss(best.parameters, x))
     total = np.log(measured) - np.log(measured).mean()
     return ConvergenceFit(
         variable=variable,
         **estimates,
         num_points=len(x),
-        r2=float(1 - fit.residuals @ fit.residuals / (total @ total)) if total.any() else float("nan"),
+        r2=float(1 - left @ left / (total @ total)) if total.any() else math.nan,
         chinchilla_alpha=_expected_exponent(law, variable),
         held_out_x=at,
         held_out_loss=float(measured[largest].mean()),
@@ -196,8 +191,10 @@ def _loss(parameters: np.ndarray, x: np.ndarray | float) -> np.ndarray:
     return e + a * np.asarray(x, np.float64) ** -alpha
 
 
-def _fit(x: np.ndarray, loss: np.ndarray, resamples: int, rng: np.random.Generator) -> _Law:
-    """The fit, and its replicates with new noise around it.
+def _fit(
+    x: np.ndarray, loss: np.ndarray, resamples: int, rng: np.random.Generator
+) -> tuple[Minimum, np.ndarray, np.ndarray]:
+    """The fit, its replicates [R, 3] with new noise around it, and the size of the noise [R] of ln L in each.
 
     Its variance is that of the residuals of ln L for the degrees of freedom that are left, and as uncertain.
     """
@@ -207,47 +204,26 @@ def _fit(x: np.ndarray, loss: np.ndarray, resamples: int, rng: np.random.Generat
     freedom = max(len(residuals) - NUM_PARAMETERS, 1)
     noise = np.sqrt(residuals @ residuals / rng.chisquare(freedom, resamples))
     drawn = fitted * np.exp(noise[:, None] * rng.normal(size=(resamples, len(residuals))))
-    replicates = refit_one(x, drawn, best) if resamples else np.empty((0, NUM_PARAMETERS))
-    return _Law(best.parameters, replicates, noise, best.converged, residuals)
+    replicates = refit_one(x, drawn, best.parameters) if resamples else np.empty((0, NUM_PARAMETERS))
+    return best, replicates, noise
 
 
-def _estimates(law: _Law, x: np.ndarray, loss: np.ndarray) -> dict[str, Estimate]:
-    """The fields e, a and alpha."""
-    draws = law.replicates if len(law.replicates) else law.parameters[None]
-    bounds = np.percentile(draws, PERCENTILES, axis=0).T
-    notes = dict.fromkeys(("e", "a", "alpha"), "")
-    least = VANISHING * loss.min()
-    if bounds[0, 0] <= least:
-        notes["e"] = "E is not told from 0"
-    term = np.percentile(draws[:, 1] * x.min() ** -draws[:, 2], PERCENTILES[0])
-    if term <= least:
-        notes |= dict.fromkeys(("a", "alpha"), "the term of A is not told from 0")
-    elif bounds[2, 0] <= LOWEST_EXPONENT * 1.01 or bounds[2, 1] >= HIGHEST_EXPONENT * 0.99:
-        notes |= dict.fromkeys(("a", "alpha"), "alpha reaches the end of its range")
-    if not len(law.replicates):
-        bounds = np.full_like(bounds, np.nan)
-    return {
-        name: Estimate(float(value), *holding(low, high, value), not note, note)
-        for (name, note), value, (low, high) in zip(notes.items(), law.parameters, bounds, strict=True)
-    }
-
-
-def _forecast(law: _Law, x: float, rng: np.random.Generator) -> Estimate:
+def _forecast(best: Minimum, replicates: np.ndarray, noise: np.ndarray, x: float, rng: np.random.Generator) -> Estimate:
     """The loss at x, with the interval of a measurement there: of the curve and of its noise."""
-    value, *draws = law.loss(x)
-    if not draws:
-        return Estimate(float(value), np.nan, np.nan, True, "")
-    noisy = np.array(draws) * np.exp(law.noise * rng.normal(size=len(draws)))
-    return Estimate(float(value), *percentile_interval(noisy, float(value)), True, "")
+    value = float(_loss(best.parameters, x))
+    if not len(replicates):
+        return Estimate(value, np.nan, np.nan, True, "")
+    noisy = _loss(replicates, x) * np.exp(noise * rng.normal(size=len(noise)))
+    return Estimate(value, *percentile_interval(noisy, value), True, "")
 
 
 def _expected_exponent(law: ChinchillaFit | None, variable: Variable) -> float:
     """That of the pre-training law along the same points; NaN where it is not identified."""
     if law is None:
-        return float("nan")
+        return math.nan
     needed = {"N": (law.alpha,), "D": (law.beta,), "C": (law.alpha, law.beta)}[variable]
     if not all(estimate.identified for estimate in needed):
-        return float("nan")
+        return math.nan
     alpha, beta = law.alpha.value, law.beta.value
     return {"N": alpha, "D": beta, "C": alpha * beta / (alpha + beta)}[variable]
 
@@ -262,14 +238,5 @@ def _chinchilla_forecast(
     n, d, loss = (column[before] for column in points)
     law = fit_chinchilla(n, d, loss, method="huber", group=None, resamples=0, seed=0)
     if law.status == "failed" or design_doubts(n, d):
-        return float("nan")
+        return math.nan
     return float(law.loss(points[0][largest], points[1][largest]).mean())
-
-
-def _failed(variable: Variable, x: np.ndarray, loss: np.ndarray, message: str) -> ConvergenceFit:
-    none = Estimate(np.nan, np.nan, np.nan, False, message)
-    return ConvergenceFit(
-        variable=variable, e=none, a=none, alpha=none, num_points=len(x), r2=np.nan, chinchilla_alpha=np.nan,
-        held_out_x=np.nan, held_out_loss=np.nan, forecast=none, chinchilla_forecast=np.nan, status="failed",
-        message=message, x=x, loss=loss, chinchilla_loss=np.full_like(x, np.nan),
-    )  # fmt: skip

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -37,6 +37,11 @@ HIGHEST_AUTOCORRELATION = 0.95
 class ModelSizeFit:
     """ln L(N, X) = -k(N) ln X + E(N) with k(N) = k_max / (1 + N0 / N), for M model sizes in rising order."""
 
+    DUMPED: ClassVar[tuple[str, ...]] = (
+        "k_max", "n0", "num_points", "k_max_error", "log_n0_error", "autocorrelation", "misfit", "sse", "r2", "status",
+        "message",
+    )  # fmt: skip
+
     k_max: Estimate  # slope of an infinitely large model
     n0: Estimate  # N0, the number of parameters at which k is half of k_max
     k_max_error: float  # standard error from the curvature at the minimum; NaN when there is none
@@ -49,10 +54,11 @@ class ModelSizeFit:
     free_intercept: np.ndarray  # [M] intercept of each model's own line
     first_x: np.ndarray  # [M] smallest X fitted
     last_x: np.ndarray  # [M] largest X fitted
-    num_points: np.ndarray  # [M] points fitted
+    counts: np.ndarray  # [M] points fitted
     covariance: np.ndarray  # [2M, 2M] of (k, intercept), by the curvature at the minimum; NaN without a noise estimate
     region_n0: np.ndarray  # [R] values of N0 inside the 95% region
     region_k_max: np.ndarray  # [R, 2] least and largest k_max inside the region at that N0
+    num_points: int  # of all models
     autocorrelation: float  # of neighbouring residuals of a run; intervals are widened for it
     misfit: float  # p-value against free slopes; small: k(N) does not have this form. NaN when untestable
     sse: float  # weighted sum of squared residuals in ln L
@@ -366,7 +372,8 @@ def _shared(lines: Lines, k: np.ndarray, *, sse: float, scale: float, left_out: 
         "free_intercept": lines.mean_y + lines.slope * lines.mean_x,
         "first_x": lines.first,
         "last_x": lines.last,
-        "num_points": lines.points.astype(int),
+        "counts": lines.points.astype(int),
+        "num_points": int(lines.points.sum()),
         "autocorrelation": lines.autocorrelation,
         "sse": sse,
         "r2": 1.0 - sse / total if total > 0 else np.nan,
@@ -420,7 +427,7 @@ def _pair(fit: ModelSizeFit, i: int, j: int) -> Crossover:
         fit.intercept[j] - fit.intercept[i],
         fit.k[j] - fit.k[i],
         contrast @ fit.covariance @ contrast.T,
-        max((fit.num_points.sum() - count - 2) / widening(fit.autocorrelation), 1.0),
+        max((fit.num_points - count - 2) / widening(fit.autocorrelation), 1.0),
     )
     bounded = low > 0 and np.isfinite(high)
     message = "" if bounded else "the two slopes are not told apart, so the crossing has no bounds"

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.fit.outputs import HEADLINE, Written, write
-from isocompute_jax.fit.plain_data import dumped, fields_of, plain
+from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
@@ -38,8 +38,7 @@ from isocompute_jax.fit.report.templating import environment, render, told
 from isocompute_jax.fit.report.terminal import table
 from isocompute_jax.fit.report.wording import figures as number
 from isocompute_jax.fit.report.wording import reach, scale, value_of, wrapped
-from isocompute_jax.laws.analysis import ChinchillaResult, LawAnalysis, LawOptions, ModelSizeResult, analyse_law
-from isocompute_jax.laws.model_size import ModelSizeFit
+from isocompute_jax.laws.analysis import ChinchillaResult, LawOptions, LawResult, ModelSizeResult, analyse_law
 
 TITLES = {
     "model_size": "How does the gain from training depend on the size of the model?",
@@ -50,11 +49,6 @@ SECTIONS = {
     "chinchilla": ("prediction", "optimal", "convergence"),
 }
 """Of the page of each law, each a template of that name."""
-LAW_FIELDS = (
-    "k_max", "n0", "num_points", "k_max_error", "log_n0_error", "autocorrelation", "misfit", "sse", "r2", "status",
-    "message",
-)  # fmt: skip
-"""Of a fitted model-size law without its models."""
 MOST_LABELLED = 10
 LINE_POINTS = 100
 SURFACE_POINTS = 80
@@ -83,14 +77,14 @@ def write_law(
       InputError: nothing usable was found, or `out_dir` is not a directory.
     """
     curves, warnings = read_curves([os.fspath(root) for root in runs], read, progress=progress)
-    analysis = analyse_law(curves, warnings, options)
-    summary, text = law_summary(analysis), law_table(analysis)
+    result = analyse_law(curves, warnings, options)
+    summary, text = law_summary(result), law_table(result)
     write(
         pathlib.Path(out_dir),
         summary,
-        {**law_tables(analysis), HEADLINE: f"{text}\n"},
-        lambda folder: draw_law_figures(analysis, folder, png=png),
-        lambda figures: render_law_report(analysis, figures),
+        {**law_tables(result), HEADLINE: f"{text}\n"},
+        lambda folder: draw_law_figures(result, folder, png=png),
+        lambda figures: render_law_report(result, figures),
     )
     return Written(summary, text)
 
@@ -103,35 +97,28 @@ def _templates() -> jinja2.Environment:
     return found
 
 
-def findings(name: str, analysis: LawAnalysis) -> list[str]:
+def findings(name: str, result: LawResult) -> list[str]:
     """What the data say in a section, or in the `headline`, as plain sentences."""
-    return told(f"laws/templates/{name}", analysis.result, templates=_templates(), options=analysis.options)
+    return told(f"laws/templates/{name}", result, templates=_templates(), options=result.options)
 
 
-def law_summary(analysis: LawAnalysis) -> dict[str, Any]:
+def law_summary(result: LawResult) -> dict[str, Any]:
     """The content of summary.json: dicts, lists, strings, numbers and None only."""
-    options, result = analysis.options, analysis.result
-    law = {"law": dumped(_without_models(result.law))} if isinstance(result, ModelSizeResult) else {}
+    options = result.options
     return plain({
         "schema_version": SCHEMA_VERSION,
         "analysis": options.analysis,
-        "inputs": [input_row(run) for run in analysis.runs],
+        "inputs": [input_row(run) for run in result.runs],
         "flags": dataclasses.asdict(options),
         "versions": versions(),
         "seed": options.seed if options.analysis == "chinchilla" else None,  # the model-size law draws no numbers
-        "warnings": analysis.warnings,
-        **(fields_of(result) | law),
+        "warnings": result.warnings,
+        **fields_of(result),
     })  # fmt: skip
 
 
-def _without_models(fit: ModelSizeFit) -> dict[str, Any]:
-    """Field -> value of a law without its models; points are those of all models together."""
-    return {name: getattr(fit, name) for name in LAW_FIELDS} | {"num_points": int(fit.num_points.sum())}
-
-
-def law_tables(analysis: LawAnalysis) -> dict[str, str]:
+def law_tables(result: LawResult) -> dict[str, str]:
     """File name -> CSV text, of each table that has rows."""
-    result = analysis.result
     if isinstance(result, ChinchillaResult):
         tables: dict[str, Sequence[Any]] = {
             "chinchilla": result.fits,
@@ -141,7 +128,7 @@ def law_tables(analysis: LawAnalysis) -> dict[str, str]:
     else:
         holdouts = {"intra_model": result.intra_model, "inter_model": result.inter_model}
         tables = {
-            "model_size": [_without_models(result.law)],
+            "model_size": [result.law],
             "models": result.models,
             "crossovers": result.crossovers,
             "extrapolation": [{"kind": kind} | _cells(row) for kind, rows in holdouts.items() for row in rows],
@@ -158,8 +145,8 @@ def _cells(record: Any) -> dict[str, Any]:
     A value that is not identified is left empty.
     """
     if not isinstance(record, Mapping):
-        fields = (field for field in dataclasses.fields(record) if not field.metadata.get("internal"))
-        record = {field.name: getattr(record, field.name) for field in fields}
+        fields = [field.name for field in dataclasses.fields(record) if not field.metadata.get("internal")]
+        record = {name: getattr(record, name) for name in getattr(record, "DUMPED", fields)}
     spread: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, Estimate):
@@ -169,16 +156,13 @@ def _cells(record: Any) -> dict[str, Any]:
     return plain(spread | alone)
 
 
-def law_table(analysis: LawAnalysis) -> str:
+def law_table(result: LawResult) -> str:
     """The law for a terminal: what was fitted, parameters with intervals, one line per model, then the findings."""
-    result, options = analysis.result, analysis.options
-    model_size = isinstance(result, ModelSizeResult)
-    parts = _model_size_lines(result, options.metric) if model_size else _chinchilla_lines(result, options.metric)
-    headline = findings("headline", analysis)
-    return "\n".join([*parts, "", *(line for text in headline for line in wrapped(text))])
+    parts = _model_size_lines(result) if isinstance(result, ModelSizeResult) else _chinchilla_lines(result)
+    return "\n".join([*parts, "", *(line for text in findings("headline", result) for line in wrapped(text))])
 
 
-def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
+def _model_size_lines(result: ModelSizeResult) -> list[str]:
     law = result.law
     parameters = [
         (
@@ -199,7 +183,7 @@ def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
     ]
     return [
         "ln L = -k(N) ln X + E(N),  k(N) = k_max / (1 + N0 / N)",
-        f"metric {metric}  X in {result.resource['unit']}  points {law.num_points.sum()}  "
+        f"metric {result.options.metric}  X in {result.resource['unit']}  points {law.num_points}  "
         f"R2 within models {number(law.r2)}  status {law.status}",
         "",
         *table(("parameter", "value", "s.e.", "95% interval"), parameters),
@@ -208,7 +192,7 @@ def _model_size_lines(result: ModelSizeResult, metric: str) -> list[str]:
     ]
 
 
-def _chinchilla_lines(result: ChinchillaResult, metric: str) -> list[str]:
+def _chinchilla_lines(result: ChinchillaResult) -> list[str]:
     rows = [
         (fit.name, symbol, value_of(estimate), reach(estimate.low, estimate.high), fit.status)
         for fit in result.fits
@@ -224,7 +208,7 @@ def _chinchilla_lines(result: ChinchillaResult, metric: str) -> list[str]:
     ]  # fmt: skip
     return [
         "L(N, D) = E + A / N^alpha + B / D^beta",
-        f"metric {metric}  points {len(result.points['loss'])}",
+        f"metric {result.options.metric}  points {len(result.points['loss'])}",
         "",
         *table(("fit", "parameter", "value", "95% interval", "status"), rows),
         "",
@@ -234,46 +218,43 @@ def _chinchilla_lines(result: ChinchillaResult, metric: str) -> list[str]:
     ]
 
 
-def render_law_report(analysis: LawAnalysis, figures: Mapping[str, pathlib.Path]) -> str:
-    """The HTML text of a law's analysis; `figures` as `draw_law_figures` returns them."""
-    options = analysis.options
+def render_law_report(result: LawResult, figures: Mapping[str, pathlib.Path]) -> str:
+    """The HTML text of a law's page; `figures` as `draw_law_figures` returns them."""
+    options = result.options
     names = SECTIONS[options.analysis]
     return render(
         "laws/templates/page.html.j2",
         templates=_templates(),
         title=options.title or TITLES[options.analysis],
-        result=analysis.result,
+        result=result,
         options=options,
         figures=dict.fromkeys(names) | dict(figures),
-        headline=findings("headline", analysis),
+        headline=findings("headline", result),
         sections=names,
         folded=False,
-        warnings=analysis.warnings,
-        runs=len(analysis.runs),
+        warnings=result.warnings,
+        runs=len(result.runs),
         choices=f"metric {options.metric}",
         versions=versions(),
     )
 
 
-def draw_law_figures(analysis: LawAnalysis, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
+def draw_law_figures(result: LawResult, out_dir: pathlib.Path, *, png: bool = False) -> dict[str, pathlib.Path]:
     """Draws every picture of the law that the data allow: see `draw_all`."""
-    drawings: dict[str, dict[str, Callable[[Any, LawOptions], Figure | None]]] = {
+    drawings: dict[str, dict[str, Callable[[Any], Figure | None]]] = {
         "model_size": {"lines": _model_lines, "slopes": _slopes, "holdout": _holdout},
         "chinchilla": {"prediction": _prediction, "optimal": _optimal, "convergence": _convergence},
     }
-    kind = analysis.options.analysis
-    named = {
-        f"{kind}_{name}": lambda analysis, draw=draw: draw(analysis.result, analysis.options)
-        for name, draw in drawings[kind].items()
-    }
-    drawn = draw_all(named, analysis, out_dir, png=png)
+    kind = result.options.analysis
+    named = {f"{kind}_{name}": draw for name, draw in drawings[kind].items()}
+    drawn = draw_all(named, result, out_dir, png=png)
     return {name.removeprefix(f"{kind}_"): path for name, path in drawn.items()}
 
 
-def _model_lines(result: ModelSizeResult, options: LawOptions) -> Figure:
+def _model_lines(result: ModelSizeResult) -> Figure:
     """Loss against X on logarithmic axes, with the law's line for each model size between its first and last X."""
     figure, (axes,) = panels(height=4.2)
-    law, colours = result.law, shades(result.law.model_params.tolist())
+    options, law, colours = result.options, result.law, shades(result.law.model_params.tolist())
     for index, (model, colour) in enumerate(zip(result.models, colours.values(), strict=True)):
         x = np.array([law.first_x[index], law.last_x[index]])
         axes.scatter(
@@ -291,7 +272,7 @@ def _model_lines(result: ModelSizeResult, options: LawOptions) -> Figure:
     return figure
 
 
-def _slopes(result: ModelSizeResult, _options: LawOptions) -> Figure | None:
+def _slopes(result: ModelSizeResult) -> Figure | None:
     """k(N): the models' own slopes with 95% intervals, and the law with its region."""
     band, law = result.slopes, result.law
     if not len(band["k"]):
@@ -324,7 +305,7 @@ def _slopes(result: ModelSizeResult, _options: LawOptions) -> Figure | None:
     return figure
 
 
-def _holdout(result: ModelSizeResult, options: LawOptions) -> Figure | None:
+def _holdout(result: ModelSizeResult) -> Figure | None:
     """Predicted against measured reward of evaluations that were not fitted."""
     kinds = {"later evaluations": result.intra_model, "a larger model": result.inter_model}
     colours = shades(result.law.model_params.tolist())
@@ -333,11 +314,12 @@ def _holdout(result: ModelSizeResult, options: LawOptions) -> Figure | None:
         for name, rows in kinds.items()
         if rows
     }
-    reward = options.metric if options.loss == "one_minus_metric" else f"1 - {options.metric}"
+    metric = result.options.metric
+    reward = metric if result.options.loss == "one_minus_metric" else f"1 - {metric}"
     return _against(groups, f"measured {reward}", "predicted", colours) if groups else None
 
 
-def _prediction(result: ChinchillaResult, _options: LawOptions) -> Figure:
+def _prediction(result: ChinchillaResult) -> Figure:
     """Predicted against measured loss, one panel per method."""
     sizes = result.points["model_params"].tolist()
     colours = shades(sizes)
@@ -369,7 +351,7 @@ def _against(
     return figure
 
 
-def _optimal(result: ChinchillaResult, _options: LawOptions) -> Figure | None:
+def _optimal(result: ChinchillaResult) -> Figure | None:
     """Lines of equal loss over N and D, the points, and the compute-optimal path; where it is identified."""
     identified = [fit for fit in result.fits if fit.exponent.identified]
     if not identified:
@@ -393,7 +375,9 @@ def _optimal(result: ChinchillaResult, _options: LawOptions) -> Figure | None:
     }
     for fit in identified:
         path, label = result.path(fit.method), f"compute-optimal ({fit.name})"
-        axes.plot([p.model_params for p in path], [p.tokens for p in path], zorder=4, label=label, **looks[fit.method])
+        axes.plot(
+            [p["model_params"] for p in path], [p["tokens"] for p in path], zorder=4, label=label, **looks[fit.method]
+        )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: scale(value)))
         axis.set_minor_formatter(NullFormatter())
@@ -401,7 +385,7 @@ def _optimal(result: ChinchillaResult, _options: LawOptions) -> Figure | None:
     return figure
 
 
-def _convergence(result: ChinchillaResult, _options: LawOptions) -> Figure | None:
+def _convergence(result: ChinchillaResult) -> Figure | None:
     """The laws of N, D and C alone, each with what it predicts for its largest x from the others."""
     rows = [row for row in result.convergence if row.status != "failed"]
     if not rows:

@@ -13,7 +13,7 @@ costs as much as several Newton steps here, and the long valley of A against alp
 from __future__ import annotations
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,17 +48,12 @@ class Minimum(NamedTuple):
     converged: bool
 
 
-class _Points(NamedTuple):
-    """ln N and ln D about their means (A and B are then of the size of the loss), ln L, and weights; [P] each."""
-
-    log_n: np.ndarray
-    log_d: np.ndarray
-    log_loss: np.ndarray
-    weight: np.ndarray
+Points = tuple[Any, Any, Any, Any]
+"""ln N and ln D about their means (A and B are then of the size of the loss), ln L, and weights; [P] each."""
 
 
 def fit_two(
-    n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, method: Method, weight: np.ndarray, start: Minimum | None
+    n: np.ndarray, d: np.ndarray, loss: np.ndarray, *, method: Method, weight: np.ndarray, start: np.ndarray | None
 ) -> Minimum:
     """The best of several searches, or one search from `start`, for L = E + A N^-alpha + B D^-beta.
 
@@ -70,13 +65,14 @@ def fit_two(
       loss: [P].
       method: what is minimised.
       weight: [P]; 0 leaves a point out.
-      start: where to begin; None for the grid.
+      start: [5] where to begin; None for the grid.
     """
-    log_loss = np.log(loss)
-    points, centre = _centred(n, d, log_loss, weight)
-    box = _box(log_loss)
-    starts = None if start is None else _thetas(start.parameters, centre, *box)[None]
-    return _best(method, points, centre, log_loss, box, starts)
+    points, centre, low, high = _prepared(n, d, loss, weight, terms=2)
+    if start is None:
+        starts = _grid_starts(loss, points, low, high, method)
+    else:
+        starts = _thetas(start, centre, low, high)[None]
+    return _best(starts, points, centre, low, high, method)
 
 
 def fit_one(x: np.ndarray, loss: np.ndarray) -> Minimum:
@@ -86,40 +82,41 @@ def fit_one(x: np.ndarray, loss: np.ndarray) -> Minimum:
       x: [P] above 0.
       loss: [P].
     """
-    points, centre = _centred(x, np.ones_like(x), np.log(loss), np.ones_like(x))
-    best = _best("huber", points, centre, np.log(loss), _box(np.log(loss), terms=1), None)
+    points, centre, low, high = _prepared(x, np.ones_like(x), loss, np.ones_like(x), terms=1)
+    best = _best(_grid_starts(loss, points, low, high, "huber"), points, centre, low, high, "huber")
     return best._replace(parameters=best.parameters[ONE_TERM])
 
 
-def refit_one(x: np.ndarray, losses: np.ndarray, start: Minimum) -> np.ndarray:
-    """[R, 3] (E, A, alpha) of R sets of losses [R, P] at the same x [P], each searched from `start`; all at once."""
-    logs = np.log(losses)
-    low, high = (np.stack(ends) for ends in zip(*(_box(row, terms=1) for row in logs), strict=True))
-    points, centre = _centred(x, np.ones_like(x), logs, np.ones_like(x))
-    e, a, alpha = start.parameters
+def refit_one(x: np.ndarray, losses: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """[R, 3] (E, A, alpha) of R sets of losses [R, P] at the same x [P], all searched at once, from `start` [3]."""
+    points, centre, low, high = _prepared(x, np.ones_like(x), losses, np.ones_like(x), terms=1)
+    e, a, alpha = start
     thetas = _thetas(np.array([e, a, 1.0, alpha, 0.0]), centre, low, high)
     with jax.enable_x64(True):
         found = np.asarray(_newton_of_each(thetas, points, low, high).theta)
     return _levels(found, low, centre)[:, ONE_TERM]
 
 
-def _centred(n: np.ndarray, d: np.ndarray, log_loss: np.ndarray, weight: np.ndarray) -> tuple[_Points, np.ndarray]:
-    """Points, and what (ln E, ln A, ln B) are centred by: 0 and the means of ln N and ln D; `log_loss` [..., P].
+def _prepared(
+    n: np.ndarray, d: np.ndarray, loss: np.ndarray, weight: np.ndarray, *, terms: int
+) -> tuple[Points, np.ndarray, np.ndarray, np.ndarray]:
+    """Points, what (ln E, ln A, ln B) are centred by [3], and the bounds of theta [..., 5]; losses are [..., P].
 
-    Points are padded to a multiple of `_BLOCK` with weight 0: few sizes, few compilations.
+    Points are padded to a multiple of `_BLOCK` with weight 0: few sizes, few compilations. With one term the second has
+    bounds without width, so that its parameters stay where it is absent.
     """
+    log_loss = np.log(loss)
     centre = np.array([0.0, np.log(n).mean(), np.log(d).mean()])
     more = -(-len(n) // _BLOCK) * _BLOCK - len(n)
     columns = (np.log(n) - centre[1], np.log(d) - centre[2], log_loss, np.asarray(weight, np.float64))
-    return _Points(*(np.pad(c, [*[(0, 0)] * (c.ndim - 1), (0, more)]) for c in columns)), centre
-
-
-def _box(log_loss: np.ndarray, terms: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds [5] of theta; for one term the second has no width, so that its parameters stay where it is absent."""
-    floor, ceiling = log_loss.min() - FLAT, log_loss.max() + FLAT
-    low = np.array([floor, floor, floor, LOWEST_EXPONENT, LOWEST_EXPONENT])
-    high = np.array([log_loss.max(), ceiling, ceiling, HIGHEST_EXPONENT, HIGHEST_EXPONENT])
-    return low, high if terms == 2 else np.where([True, True, False, True, False], high, low)
+    log_n, log_d, log_loss, weight = (np.pad(c, [*[(0, 0)] * (c.ndim - 1), (0, more)]) for c in columns)
+    least, largest = np.log(loss).min(axis=-1), np.log(loss).max(axis=-1)
+    exponents = np.full_like(least, LOWEST_EXPONENT), np.full_like(least, HIGHEST_EXPONENT)
+    low = np.stack([*[least - FLAT] * 3, *[exponents[0]] * 2], axis=-1)
+    high = np.stack([largest, *[largest + FLAT] * 2, *[exponents[1]] * 2], axis=-1)
+    if terms == 1:
+        high = np.where([True, True, False, True, False], high, low)
+    return (log_n, log_d, log_loss, weight), centre, low, high
 
 
 def _thetas(parameters: np.ndarray, centre: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -138,46 +135,40 @@ def _levels(thetas: np.ndarray, low: np.ndarray, centre: np.ndarray) -> np.ndarr
 
 
 def _best(
-    method: Method,
-    points: _Points,
-    centre: np.ndarray,
-    log_loss: np.ndarray,
-    box: tuple[np.ndarray, np.ndarray],
-    starts: np.ndarray | None,
+    starts: np.ndarray, points: Points, centre: np.ndarray, low: np.ndarray, high: np.ndarray, method: Method
 ) -> Minimum:
-    """The best of the searches from `starts` [S, 5], or from those of the grid with the lowest losses."""
+    """The best of the searches from `starts` [S, 5]."""
     with jax.enable_x64(True):
-        if starts is None:
-            grid = _grid(log_loss, *box)
-            starts = grid[np.argsort(np.asarray(_values(grid, points, method)))[:STARTS]]
-        searches = [_newton(start, points, *box, method=method) for start in starts]
+        searches = [_newton(start, points, low, high, method=method) for start in starts]
         best = min(searches, key=lambda s: float(s.value))
-    parameters = _levels(np.asarray(best.theta)[None], box[0], centre)[0]
+    parameters = _levels(np.asarray(best.theta)[None], low, centre)[0]
     return Minimum(parameters, float(best.value) * (DELTA**2 if method == "huber" else 1.0), bool(best.done))
 
 
-def _grid(log_loss: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """[S, 5] starts: every exponent of each term that is there, and every share of E."""
-    terms = 1 + int(high[4] > low[4])
+def _grid_starts(loss: np.ndarray, points: Points, low: np.ndarray, high: np.ndarray, method: Method) -> np.ndarray:
+    """[STARTS, 5] the best cells of a grid: every exponent of each term that is there, and every share of E."""
+    log_loss, terms = np.log(loss), 1 + int(high[4] > low[4])
     share, *exponents = (g.ravel() for g in np.meshgrid(SHARES, *[EXPONENTS] * terms, indexing="ij"))
     rest = np.log(np.exp(np.median(log_loss)) - share * np.exp(log_loss.min())) - np.log(terms)
     ones = np.ones_like(share)
     second = (rest, exponents[1]) if terms == 2 else (low[2] * ones, low[4] * ones)
-    return np.stack([np.log(share) + log_loss.min(), rest, second[0], exponents[0], second[1]], axis=1)
+    grid = np.stack([np.log(share) + log_loss.min(), rest, second[0], exponents[0], second[1]], axis=1)
+    with jax.enable_x64(True):
+        return grid[np.argsort(np.asarray(_values(grid, points, method)))[:STARTS]]
 
 
-def objective(theta: jax.Array, points: _Points, method: Method) -> jax.Array:
+def objective(theta: jax.Array, points: Points, method: Method) -> jax.Array:
     """What is minimised at theta = (e, a, b, alpha, beta), with ln L = LSE(a - alpha ln N, b - beta ln D, e).
 
     The Huber loss is in units of delta^2.
     """
     e, a, b, alpha, beta = theta
-    terms = jnp.stack([jnp.full_like(points.log_n, e), a - alpha * points.log_n, b - beta * points.log_d])
-    fitted = jax.nn.logsumexp(terms, axis=0)
+    log_n, log_d, log_loss, weight = points
+    fitted = jax.nn.logsumexp(jnp.stack([jnp.full_like(log_n, e), a - alpha * log_n, b - beta * log_d]), axis=0)
     if method == "squares":
-        return jnp.sum(points.weight * (jnp.exp(fitted) - jnp.exp(points.log_loss)) ** 2)
-    r = jnp.abs(fitted - points.log_loss) / DELTA
-    return jnp.sum(points.weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
+        return jnp.sum(weight * (jnp.exp(fitted) - jnp.exp(log_loss)) ** 2)
+    r = jnp.abs(fitted - log_loss) / DELTA
+    return jnp.sum(weight * jnp.where(r <= 1.0, 0.5 * r**2, r - 0.5))
 
 
 class _Newton(NamedTuple):
@@ -191,7 +182,7 @@ class _Newton(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="method")
-def _newton(theta: jax.Array, points: _Points, low: jax.Array, high: jax.Array, *, method: Method) -> _Newton:
+def _newton(theta: jax.Array, points: Points, low: jax.Array, high: jax.Array, *, method: Method) -> _Newton:
     """Damped Newton steps to the minimum, in one compiled loop. Parameters pressed to a bound are held for a step.
 
     A search is done after a negligible step or gain, or when no damping yields a descent (the minimum up to rounding).
@@ -228,6 +219,6 @@ def _newton(theta: jax.Array, points: _Points, low: jax.Array, high: jax.Array, 
 
 
 _newton_of_each = jax.jit(
-    jax.vmap(functools.partial(_newton, method="huber"), in_axes=(0, _Points(None, None, 0, None), 0, 0))  # pyright: ignore[reportArgumentType]
+    jax.vmap(functools.partial(_newton, method="huber"), in_axes=(0, (None, None, 0, None), 0, 0))
 )
 _values = jax.jit(jax.vmap(objective, in_axes=(0, None, None)), static_argnums=2)

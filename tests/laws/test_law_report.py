@@ -16,7 +16,7 @@ import pytest
 from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import reach, scale, stated
-from isocompute_jax.laws.analysis import LawAnalysis, LawOptions, analyse_law
+from isocompute_jax.laws.analysis import ChinchillaResult, LawOptions, LawResult, ModelSizeResult, analyse_law
 from isocompute_jax.laws.report import (
     SECTIONS,
     draw_law_figures,
@@ -83,21 +83,20 @@ CHINCHILLA = LawOptions(analysis="chinchilla", metric="loss", loss="metric", res
 
 
 @pytest.fixture(scope="module")
-def model_size() -> LawAnalysis:
+def model_size() -> ModelSizeResult:
     return analyse(rl_runs(), ["a remark"], MODEL_SIZE)
 
 
 @pytest.fixture(scope="module")
-def chinchilla() -> LawAnalysis:
+def chinchilla() -> ChinchillaResult:
     return analyse(pretraining_runs(), [], CHINCHILLA)
 
 
 def analyse(runs, warnings, options) -> Any:
-    """A `LawAnalysis` whose result is that of the law in `options`."""
     return analyse_law(runs, warnings, options)
 
 
-def text_of(analysis: LawAnalysis) -> str:
+def text_of(analysis: LawResult) -> str:
     names = ("headline", *SECTIONS[analysis.options.analysis])
     sections = [findings(name, analysis) for name in names]
     assert all(section and all(sentence.endswith(".") for sentence in section) for section in sections)
@@ -160,9 +159,9 @@ def test_the_schema_of_the_summaries(model_size, chinchilla):
 
 
 def test_the_model_size_law_from_runs(model_size):
-    result = model_size.result
+    result = model_size
     law = result.law
-    assert law.status == "ok" and law.num_points.sum() == 250
+    assert law.status == "ok" and law.num_points == 250
     assert law.k_max.low < K_MAX < law.k_max.high and law.n0.low < N0 < law.n0.high
     assert [model["model_params"] for model in result.models] == list(SIZES)
     assert result.models[0]["first_x"] == pytest.approx(6 * SIZES[0] * 2e6)
@@ -183,28 +182,28 @@ def test_the_model_size_law_from_runs(model_size):
 
 
 def test_sentences_quote_the_results(model_size, chinchilla):
-    text, result = text_of(model_size), model_size.result
+    text, result = text_of(model_size), model_size
     assert f"k_max is {result.law.k_max.value:.3g} (95% interval: " in text
     assert f"{scale(result.law.n0.value)} (95% interval: " in text
     assert f"cross at {result.crossings_inside[0].x:.3g} FLOPs" in text
     assert "Within one run reuse and X rise together" in text
     text = text_of(chinchilla)
-    for fit in chinchilla.result.fits:
+    for fit in chinchilla.fits:
         assert f"alpha {fit.alpha.value:.3g} (95% interval: " in text
         assert f"to the power {fit.exponent.value:.3g} (95% interval: " in text
 
 
 def test_the_pretraining_law_from_runs(chinchilla):
-    assert len(chinchilla.result.points["loss"]) == 36
-    everything = analyse(pretraining_runs(), [], dataclasses.replace(CHINCHILLA, points="all")).result
+    assert len(chinchilla.points["loss"]) == 36
+    everything = analyse(pretraining_runs(), [], dataclasses.replace(CHINCHILLA, points="all"))
     assert len(everything.points["loss"]) == 72
-    for fit in chinchilla.result.fits:
+    for fit in chinchilla.fits:
         assert fit.status == "ok"
         for found, truth in ((fit.e, 1.69), (fit.alpha, 0.34), (fit.beta, 0.28)):
             assert found.value == pytest.approx(truth, rel=0.1)
-    for row in chinchilla.result.optimal:
-        assert row.flops == 1e21 and 6 * row.model_params * row.tokens == pytest.approx(1e21)
-        assert row.model_params_low < row.model_params < row.model_params_high
+    for row in chinchilla.optimal:
+        assert row["flops"] == 1e21 and 6 * row["model_params"] * row["tokens"] == pytest.approx(1e21)
+        assert row["model_params_low"] < row["model_params"] < row["model_params_high"]
 
 
 @pytest.mark.parametrize("which", ["model_size", "chinchilla"])
@@ -229,7 +228,7 @@ def test_figures_sections_and_tables(which, tmp_path, request):
 
 def test_what_is_not_identified_is_never_quoted(tmp_path):
     analysis = analyse(rl_runs(n0=1e13, noise=0.0003), [], LawOptions())
-    law = analysis.result.law
+    law = analysis.law
     assert not law.k_max.identified and not law.n0.identified
     text = text_of(analysis)
     assert "k_max is not identified (95% interval: above " in text
@@ -242,12 +241,12 @@ def test_what_is_not_identified_is_never_quoted(tmp_path):
 
 def test_one_model_and_two_models(tmp_path):
     one = analyse(rl_runs(sizes=SIZES[:1]), [], LawOptions(predict_params=(1e9,)))
-    result = one.result
+    result = one
     assert result.law.status == "warning" and result.crossovers == result.inter_model == result.predictions == ()
     assert "One model size has nothing to cross with." in text_of(one)
     assert set(draw_law_figures(one, tmp_path)) == {"lines", "holdout"}
     two = analyse(rl_runs(sizes=SIZES[:2]), [], LawOptions())
-    assert "2 model sizes" in text_of(two) and len(two.result.crossovers) == 1 and two.result.inter_model == ()
+    assert "2 model sizes" in text_of(two) and len(two.crossovers) == 1 and two.inter_model == ()
 
 
 def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
@@ -255,7 +254,7 @@ def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
     analysis = analyse(runs, [], CHINCHILLA)
     text = text_of(analysis)
     assert "Too few model sizes (2; 3 are needed)" in text and "allocation is not identified" in text
-    assert not any(row.identified for row in analysis.result.optimal)
+    assert not any(row["identified"] for row in analysis.optimal)
     assert set(draw_law_figures(analysis, tmp_path)) == {"prediction", "convergence"}
     assert "C (FLOPs)" not in render_law_report(analysis, {})
 
@@ -266,8 +265,8 @@ def test_rewards_of_any_range_have_the_same_law(low, high):
     moved = [
         dataclasses.replace(r, columns=r.columns | {"avg@4": low + (high - low) * r.columns["avg@4"]}) for r in runs
     ]
-    one = analyse(runs, [], LawOptions()).result
-    other = analyse(moved, [], LawOptions(reward_range=(low, high))).result
+    one = analyse(runs, [], LawOptions())
+    other = analyse(moved, [], LawOptions(reward_range=(low, high)))
     for name in ("k_max", "n0"):
         assert getattr(other.law, name).value == pytest.approx(getattr(one.law, name).value, rel=1e-6)
     assert [row.reward_error for row in other.intra_model] == pytest.approx(
@@ -276,7 +275,7 @@ def test_rewards_of_any_range_have_the_same_law(low, high):
 
 
 def test_data_as_resource_and_missing_columns():
-    result = analyse(rl_runs(tokens=False, sizes=SIZES[:3]), [], LawOptions(x="data")).result
+    result = analyse(rl_runs(tokens=False, sizes=SIZES[:3]), [], LawOptions(x="data"))
     assert result.resource["unit"] == "rollouts" and result.models[0]["last_x"] == pytest.approx(4e6)
     with pytest.raises(InputError, match=r"no tokens.*--columns=THEIRS:tokens, or use --x=data"):
         analyse(rl_runs(tokens=False), [], LawOptions())
@@ -284,7 +283,7 @@ def test_data_as_resource_and_missing_columns():
         analyse(pretraining_runs_without_sizes(), [], CHINCHILLA)
     mixed = rl_runs(sizes=SIZES[:3]) + rl_runs(sizes=(SIZES[3],), tokens=False)
     analysis = analyse(mixed, [], LawOptions())
-    assert len(analysis.result.models) == 3
+    assert len(analysis.models) == 3
     assert sum("left out: it has no tokens" in warning for warning in analysis.warnings) == 2
 
 
@@ -304,7 +303,7 @@ def test_configurations_that_share_a_line_are_said():
 def test_equal_data_compares_problem_sets():
     runs = rl_runs(sizes=SIZES[:3], seeds=1) + rl_runs(sizes=SIZES[:1], seeds=1, problems=10_000_000)
     analysis = analyse(runs, [], LawOptions())
-    assert [row.problem_set_size for row in analysis.result.equal_data] == [1000, 10_000_000]
+    assert [row["problem_set_size"] for row in analysis.equal_data] == [1000, 10_000_000]
     text = text_of(analysis)
     assert f"{scale(SIZES[0])} at equal X: loss" in text and "Within one run" not in text
 
@@ -312,7 +311,7 @@ def test_equal_data_compares_problem_sets():
 def test_models_count_alike_when_asked():
     """With one model evaluated ten times as often, weighting by models gives its slope no more say."""
     runs = rl_runs(noise=0.02) + rl_runs(sizes=SIZES[:1], seeds=20, noise=0.02)
-    by_points, by_models = (analyse(runs, [], LawOptions(weights=w)).result.models for w in ("points", "models"))
+    by_points, by_models = (analyse(runs, [], LawOptions(weights=w)).models for w in ("points", "models"))
     gap = [abs(lines[0]["k"] - lines[0]["free_k"]) for lines in (by_points, by_models)]
     assert gap[0] < gap[1]
 

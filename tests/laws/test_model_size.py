@@ -135,7 +135,7 @@ def test_points_without_a_logarithm_are_left_out_and_said():
     n, x, reward = lines()
     x[0], reward[1], reward[2] = 0.0, 1.0, np.nan
     fit = fitted((n, x, reward))
-    assert fit.num_points.sum() == len(n) - 3
+    assert fit.num_points == len(n) - 3
     assert [text.split()[0] for text in fit.left_out] == ["1", "1", "1"]
     assert any("reward 1" in text for text in fit.left_out) and any("X = 0" in text for text in fit.left_out)
     assert fit.k_max.value == pytest.approx(K_MAX, rel=1e-6)
@@ -261,9 +261,9 @@ def test_losses_at_equal_data():
     keep = ~((run == 2) & (x > 1e5))  # the third run ends early, so all are compared there
     rows = at_equal_data(n[keep], x[keep], 1 - loss[keep], tau[keep], problems[keep], run=run[keep])
     at = x[keep & (run == 2)].max()
-    assert [row.problem_set_size for row in rows] == [100, 1e3, 1e4, 1e5]
+    assert [row["problem_set_size"] for row in rows] == [100, 1e3, 1e4, 1e5]
     for number, row in enumerate(rows):
-        assert row.x == at and row.num_runs == 1 and math.isnan(row.error)
-        assert row.loss == pytest.approx(at**-0.05 * (1 + 0.001 * number))
-        assert row.tau == pytest.approx(at / (8 * row.problem_set_size))
+        assert row["x"] == at and row["num_runs"] == 1 and math.isnan(row["error"])
+        assert row["loss"] == pytest.approx(at**-0.05 * (1 + 0.001 * number))
+        assert row["tau"] == pytest.approx(at / (8 * row["problem_set_size"]))
     assert at_equal_data(n[:20], x[:20], 1 - loss[:20], tau[:20], problems[:20], run=run[:20]) == ()
