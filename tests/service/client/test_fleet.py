@@ -254,6 +254,7 @@ def test_an_interrupt_ends_the_wait_for_servers(tmp_path):
     asked = threading.Event()
     server = Live()
     with fleet(server, directory=tmp_path, wait_s=60.0, interrupted=asked.is_set, version=1) as sampler:
+        until(lambda: not sampler._dispatcher.gone)
         asked.set()
         draws(sampler, 3)  # as long as there are servers, the step goes on to its end
         server.stop()
@@ -324,8 +325,12 @@ def test_a_full_server_is_asked_again_later(tmp_path, monkeypatch):
             assert not pushed_back()  # its limit is known
         monkeypatch.setattr("isocompute_jax.service.client.member.Member.has_room", True)
         with fleet(server, directory=tmp_path, version=1) as sampler:
-            draws(sampler, 12)
-            assert pushed_back() > 0 and sampler.redrawn_rollouts == 0
+            server.engine.frozen = True
+            sampler.submit(requests(12))
+            until(pushed_back)
+            server.engine.frozen = False
+            assert ids(sampler.completed()) == wanted(12)
+            assert sampler.redrawn_rollouts == 0
 
 
 @pytest.mark.parametrize("in_flight", ["abort", "wait", "continue", "recompute"])
