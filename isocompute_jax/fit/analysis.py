@@ -114,7 +114,7 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
             metric=main.metric,
             switches=switch_results(main, by_seed, resampled),
             segments=main.frontier.segments,
-            budgets=_budgets(main, resampled, allocation),
+            budgets=frontier_budgets(main, resampled, allocation),
         ),
         bootstrap=resampled,
         allocation=AllocationResult(allocation, options.smoothing, asked),
@@ -225,11 +225,12 @@ def _steepness(stages: Stages, main: MetricAnalysis) -> SteepnessResult | None:
     return SteepnessResult(found.asymptote, tuple(rows))
 
 
-def _budgets(
-    main: MetricAnalysis, resampled: Bootstrap | None, allocation: AllocationFit
+def frontier_budgets(
+    main: MetricAnalysis, resampled: Bootstrap | None, allocation: AllocationFit | None = None
 ) -> tuple[FrontierBudget, ...]:
-    """n*(C), smoothed and with what the replicates say."""
-    smoothed = dict(zip(allocation.compute.tolist(), allocation.smoothed.tolist(), strict=True))
+    """n*(C), smoothed as in its law and with what the replicates say."""
+    law = allocation
+    smoothed = dict(zip(law.compute.tolist(), law.smoothed.tolist(), strict=True)) if law else {}
     rows = []
     for point in main.frontier_points(main.frontier):
         interval = share = None

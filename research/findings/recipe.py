@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.steps_law import steps_laws
+from isocompute_jax.fit.comparisons.courses import steps_laws
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
 from research.findings import statistics
 from research.findings.chapter import (

@@ -6,10 +6,8 @@ B_problem that was run on fewer problems says nothing about B_problem.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,79 +15,64 @@ from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.fit.sweep_results import SweepResult
 
 HOW_FAR = ("max_compute", "evaluation.")
 """Fields, and groups of them, that say how far a run goes and where it is evaluated: at one compute runs are alike."""
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SweepPart:
-    """Configurations that differ in the fields that were asked for alone."""
-
-    groups: tuple[ConfigurationRuns, ...]  # [K] configurations with their runs, by n and then by B_problem
-    differs: Mapping[str, Any]  # what tells this part from the others of the sweep; empty for the only one
-
-    @property
-    def configurations(self) -> list[Configuration]:
-        """[K]."""
-        return [group.configuration for group in self.groups]
-
-    @property
-    def label(self) -> str:
-        """` (problem_set_size = 64)`; empty for the only part."""
-        text = ", ".join(f"{name.rsplit('.', 1)[-1]} = {value}" for name, value in self.differs.items())
-        return f" ({text})" if text else ""
+Groups = tuple[ConfigurationRuns, ...]
+"""[K] configurations with their runs, by n and then by B_problem."""
 
 
-def parts(runs: Sequence[RunCurve], *free: str) -> list[SweepPart]:
-    """The parts of a sweep, in the order of its configurations; those without n or B_problem are in none.
+def parts(runs: Sequence[RunCurve], *free: str) -> list[tuple[str, Groups]]:
+    """The parts of a sweep whose configurations differ in the `free` fields alone, and have n and B_problem.
 
     Args:
       runs: all runs of the sweep.
-      free: names of fields, without groups, in which the configurations of a part may differ.
+      free: names of fields, without groups.
+
+    Returns:
+      Each part with what tells it from the others, ` (problem_set_size = 64)`; that of the only part is empty.
     """
-    groups, _ = group_runs(runs)
-    shared: dict[tuple, list[ConfigurationRuns]] = {}
-    for group in groups:
+    shared: dict[tuple[tuple[str, str], ...], list[ConfigurationRuns]] = {}
+    for group in group_runs(runs)[0]:
         if group.configuration.rollouts_per_step:
-            shared.setdefault(tuple(sorted(_setting(group, free).items())), []).append(group)
+            shared.setdefault(_setting(group, free), []).append(group)
     settings = [dict(key) for key in shared]
     names = sorted({name for setting in settings for name in setting})
-    differing = [name for name in names if len({str(setting.get(name)) for setting in settings}) > 1]
-    return [
-        SweepPart(tuple(own), {name: setting[name] for name in differing if name in setting})
-        for setting, own in zip(settings, shared.values(), strict=True)
-    ]
+    differing = [name for name in names if len({setting.get(name, "None") for setting in settings}) > 1]
+    labels = [", ".join(f"{n.rsplit('.', 1)[-1]} = {s[n]}" for n in differing if n in s) for s in settings]
+    return [(f" ({label})" if label else "", tuple(own)) for label, own in zip(labels, shared.values(), strict=True)]
 
 
-def _setting(group: ConfigurationRuns, free: Sequence[str]) -> dict[str, Any]:
-    """The fields of a configuration that must be equal, as text where they cannot be compared."""
-    own = group.runs[0].identity
-    return {
-        name: str(value)
-        for name, value in own.items()
-        if name.rsplit(".", 1)[-1] not in free and not name.startswith(HOW_FAR)
-    }
+def _setting(group: ConfigurationRuns, free: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The fields of a configuration that must be equal, and their values as text."""
+    fields = group.runs[0].identity.items()
+    kept = [(name, str(value)) for name, value in fields if not name.startswith(HOW_FAR)]
+    return tuple(sorted((name, value) for name, value in kept if name.rsplit(".", 1)[-1] not in free))
 
 
 def fits_of(
-    result: SweepResult, part: SweepPart, metrics: Iterable[str]
+    result: SweepResult, groups: Groups, metrics: Iterable[str]
 ) -> list[tuple[MetricAnalysis, Bootstrap | None]]:
     """A part alone, fitted in the form of the whole sweep and resampled as the options say, for each metric."""
-    stages = Stages(result.options, part.groups, result.form.name)
+    stages = Stages(result.options, groups, result.form.name)
     fitted = [stages.metric(name, intervals=True, profiles=False) for name in metrics]
     return [(each, stages.bootstrap(each)) for each in fitted]
 
 
-def members_by(configurations: Sequence[Configuration], field: str) -> dict[int, list[int]]:
-    """Value of a field, rising -> numbers of the configurations that have it."""
+def members_by(each: Iterable[ConfigurationRuns | Curve], field: str) -> dict[int, list[int]]:
+    """Known value of a field, rising -> numbers of the configurations that have it."""
     members: dict[int, list[int]] = {}
-    for i, configuration in enumerate(configurations):
-        members.setdefault(getattr(configuration, field), []).append(i)
-    return dict(sorted(members.items()))
+    for i, one in enumerate(each):
+        members.setdefault(getattr(one.configuration, field), []).append(i)
+    return {value: own for value, own in sorted(members.items()) if value}
+
+
+def several_by(each: Iterable[ConfigurationRuns | Curve], field: str) -> dict[int, list[int]]:
+    """The same of the values that two configurations or more have."""
+    return {value: own for value, own in members_by(each, field).items() if len(own) > 1}
 
 
 def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -100,11 +100,11 @@ def _course(name: str, sweep: SweepResult) -> ModelCourse:
     return ModelCourse(name, sweep.runs[0].facts.model_params, base, budgets, over_seeds(last), gain)
 
 
-def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
+def compare_base_models(result: SweepResult) -> Iterator[ComparisonResult]:
     """One where the runs differ in their base model; each model's runs are analysed alone for it."""
     by_name = by_model(result.runs)
     if len(by_name) < 2:
-        return []
+        return
     options = dataclasses.replace(result.options, budgets=(), next=0, holdout=0.0, grid=None)
     sweeps, left_out = {}, []
     for name, runs in by_name.items():
@@ -114,7 +114,7 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
             left_out.append(f"{name} is left out: {error}")
     found = base_models(sweeps)
     if len(found) < 2:
-        return []
+        return
     end = min(each.compute[-1] for each in found)
     at_end = [each.near(end) for each in found]
     known = [row.interval95 for row in at_end if result.known_sizes and row.interval95]
@@ -123,34 +123,32 @@ def compare_base_models(result: SweepResult) -> list[ComparisonResult]:
     if result.known_sizes:
         panels["n*"] = Panel("n*", result.group_sizes)
     drawn = [each for i, one in enumerate(found) for each in _series(one, i / (len(found) - 1))]
-    return [
-        answer(
-            result,
-            "base_models",
-            verdict=None if apart is None else "apart" if apart else "overlap",
-            numbers={"compute": float(end)},
-            columns={
-                "model": "base model", "base": "its reward", "run": "best at the end", "final": "reward", "gain": "gain"
-            },
-            rows=[
-                {
-                    "model": each.model,
-                    "base": each.base,
-                    "run": each.budgets[-1].run,
-                    "final": each.final,
-                    "gain": each.gain,
-                    "best_n": Value.within(row.group_size, row.interval95),
-                }
-                for each, row in zip(found, at_end, strict=True)
-            ],
-            series=[each for each in drawn if each.panel in panels],
-            picture=Picture(stacked=panels),
-            remarks=left_out,
-            models=found,
-            at_end=list(zip(found, at_end, strict=True)) if result.known_sizes else [],
-            apart=apart,
-        )
-    ]  # fmt: skip
+    yield answer(
+        result,
+        "base_models",
+        verdict=None if apart is None else "apart" if apart else "overlap",
+        numbers={"compute": float(end)},
+        columns={
+            "model": "base model", "base": "its reward", "run": "best at the end", "final": "reward", "gain": "gain"
+        },
+        rows=[
+            {
+                "model": each.model,
+                "base": each.base,
+                "run": each.budgets[-1].run,
+                "final": each.final,
+                "gain": each.gain,
+                "best_n": Value.within(row.group_size, row.interval95),
+            }
+            for each, row in zip(found, at_end, strict=True)
+        ],
+        series=[each for each in drawn if each.panel in panels],
+        picture=Picture(stacked=panels),
+        remarks=left_out,
+        models=found,
+        at_end=list(zip(found, at_end, strict=True)) if result.known_sizes else [],
+        apart=apart,
+    )  # fmt: skip
 
 
 def _series(found: ModelCourse, tone: float) -> list[DrawnSeries]:

@@ -19,14 +19,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import SweepPart, parts, rewards_at
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult, DrawnSeries, Panel, Picture, Value
-from isocompute_jax.fit.comparisons.courses import several_by
+from isocompute_jax.fit.comparisons.alike import Groups, parts, rewards_at, several_by
+from isocompute_jax.fit.comparisons.comparison import (
+    ComparisonResult,
+    DrawnSeries,
+    Panel,
+    Picture,
+    Value,
+    standard_error,
+)
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
 from isocompute_jax.fit.intervals import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
@@ -79,7 +85,8 @@ class Effect:
 class BatchEffect:
     """The effects of B_problem and of n in one part of a sweep."""
 
-    part: SweepPart  # its configurations [K]
+    part: str  # what tells it from the others of the sweep; empty for the only one
+    configurations: tuple[Configuration, ...]  # [K]
     compute: np.ndarray  # [P] matched budgets
     reward: np.ndarray  # [K, P] means over seeds; NaN where a configuration has no data
     stderr: np.ndarray  # [K, P] their standard errors; NaN with one seed
@@ -105,17 +112,15 @@ def batch_effect(runs: Sequence[RunCurve], metric: str, *, seed: int = 0) -> tup
       metric: column of the rewards.
       seed: of the bootstrap.
     """
-    found = (_effects(part, metric, seed) for part in parts(runs, "group_size", "problems_per_batch"))
+    found = (_effects(*part, metric, seed) for part in parts(runs, "group_size", "problems_per_batch"))
     return tuple(effect for effect in found if effect is not None)
 
 
-def _effects(part: SweepPart, metric: str, seed: int) -> BatchEffect | None:
-    averaged = [(group, average_seeds(group, metric)) for group in part.groups]
-    known = [(group, curve) for group, curve in averaged if curve is not None]
-    part, curves = dataclasses.replace(part, groups=tuple(group for group, _ in known)), [curve for _, curve in known]
-    configurations = part.configurations
-    over_batch = list(several_by(configurations, "group_size").values())
-    over_size = list(several_by(configurations, "problems_per_batch").values())
+def _effects(part: str, groups: Groups, metric: str, seed: int) -> BatchEffect | None:
+    curves = [curve for group in groups if (curve := average_seeds(group, metric)) is not None]
+    configurations = tuple(curve.configuration for curve in curves)
+    over_batch = list(several_by(curves, "group_size").values())
+    over_size = list(several_by(curves, "problems_per_batch").values())
     compute = _budgets(curves, over_batch, over_size)
     if not len(compute):
         return None
@@ -130,8 +135,8 @@ def _effects(part: SweepPart, metric: str, seed: int) -> BatchEffect | None:
     if over_batches is not None and over_sizes is not None:
         low, high = np.percentile(over_sizes - over_batches, PERCENTILES)
         ends = float(low), float(high)
-    stderr = np.stack([_stderr(level) for level in levels])
-    return BatchEffect(part, compute, reward, stderr, batch, group, ends)
+    stderr = np.stack([standard_error(level) for level in levels])
+    return BatchEffect(part, configurations, compute, reward, stderr, batch, group, ends)
 
 
 def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
@@ -171,11 +176,6 @@ def drawn_means(level: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     mean = level.mean(axis=0)
     drawn = rng.integers(seeds, size=(count, seeds))
     return mean + np.sqrt(seeds / (seeds - 1)) * (level[drawn].mean(axis=1) - mean)
-
-
-def _stderr(level: np.ndarray) -> np.ndarray:
-    """[P] of the mean of seeds [S, P]."""
-    return level.std(axis=0, ddof=1) / np.sqrt(len(level)) if len(level) > 1 else np.full(level.shape[1], np.nan)
 
 
 def _variances(values: np.ndarray, known: np.ndarray, lines: Sequence[Sequence[int]]) -> np.ndarray:
@@ -218,79 +218,60 @@ def _root(variance: np.ndarray | float) -> np.ndarray:
     return np.sqrt(np.maximum(variance, 0.0))
 
 
-def compare_batches(result: SweepResult) -> list[ComparisonResult]:
+def compare_batches(result: SweepResult) -> Iterator[ComparisonResult]:
     """The effect of B_problem beside that of n, for each part of the sweep with several of both."""
-    return [_effect_answer(result, found) for found in batch_effect(result.runs, result.metric, seed=0)]
+    for found in batch_effect(result.runs, result.metric, seed=0):
+        batches = sorted({c.problems_per_batch for c in found.configurations})
+        sizes = sorted({c.group_size for c in found.configurations})
+        yield answer(
+            result,
+            "batch_effect",
+            part=found.part,
+            verdict=None if found.difference95 is None else found.larger or "open",
+            numbers={
+                "sd_over_problems_per_batch": found.batch.as_value,
+                "sd_over_group_size": found.group.as_value,
+                "per_octave_of_problems_per_batch": found.batch.per_octave,
+                "per_octave_of_group_size": found.group.per_octave,
+                "difference_of_variances": Value.within(
+                    found.group.variance - found.batch.variance, found.difference95
+                ),
+                "compute": float(found.compute[-1]),
+            },
+            columns={"group_size": "n"} | {_column(batch): f"B_problem = {batch}" for batch in batches},
+            rows=_last_rewards(found, sizes),
+            series=[
+                DrawnSeries(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
+                for effect, name, tone in (
+                    (found.group, "over n, at fixed B_problem", "ink"),
+                    (found.batch, "over B_problem, at fixed n", 0.6),
+                )
+            ],
+            picture=Picture(Panel(f"sd of {result.metric}", zero=True)),
+            found=found,
+            sizes=sizes,
+            batches=batches,
+        )
 
 
-def _effect_answer(result: SweepResult, found: BatchEffect) -> ComparisonResult:
-    batches = sorted({c.problems_per_batch for c in found.part.configurations})
-    sizes = sorted({c.group_size for c in found.part.configurations})
+def _last_rewards(found: BatchEffect, sizes: Sequence[int]) -> list[dict[str, int | Value]]:
+    """Each n with its mean reward and standard error at each B_problem, at the last budget."""
     rows: dict[int, dict[str, int | Value]] = {n: {"group_size": n} for n in sizes}
-    for c, reward, error in zip(found.part.configurations, found.reward[:, -1], found.stderr[:, -1], strict=True):
+    for c, reward, error in zip(found.configurations, found.reward[:, -1], found.stderr[:, -1], strict=True):
         if np.isfinite(reward):
-            cell = Value.with_error(float(reward), float(error))
-            rows[c.group_size][f"problems_per_batch_{c.problems_per_batch}"] = cell
-    effects = (found.group, "over n, at fixed B_problem", "ink"), (found.batch, "over B_problem, at fixed n", 0.6)
-    return answer(
-        result,
-        "batch_effect",
-        part=found.part.label,
-        verdict=None if found.difference95 is None else found.larger or "open",
-        numbers={
-            "sd_over_problems_per_batch": found.batch.as_value,
-            "sd_over_group_size": found.group.as_value,
-            "per_octave_of_problems_per_batch": found.batch.per_octave,
-            "per_octave_of_group_size": found.group.per_octave,
-            "difference_of_variances": Value.within(found.group.variance - found.batch.variance, found.difference95),
-            "compute": float(found.compute[-1]),
-        },
-        columns={"group_size": "n"} | {f"problems_per_batch_{batch}": f"B_problem = {batch}" for batch in batches},
-        rows=list(rows.values()),
-        series=[
-            DrawnSeries(name, found.compute, effect.by_budget, low=effect.low, high=effect.high, tone=tone)
-            for effect, name, tone in effects
-        ],
-        picture=Picture(Panel(f"sd of {result.metric}", zero=True)),
-        found=found,
-        sizes=sizes,
-        batches=batches,
-    )
+            rows[c.group_size][_column(c.problems_per_batch)] = Value.with_error(float(reward), float(error))
+    return list(rows.values())
 
 
-class Collapse(NamedTuple):
-    """Of one run."""
-
-    seed: int
-    best: float  # level that it had reached: two neighbouring evaluations, or the base model, are at least as high
-    compute: float  # of the first of two neighbouring evaluations that lie far below it
-    reward: float  # of the higher of these two
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StableBatches:
-    """One part of a sweep, and how the runs of each of its configurations went."""
-
-    part: SweepPart
-    seeds: tuple[int, ...]  # [K] how many runs there are
-    collapses: tuple[tuple[Collapse, ...], ...]  # [K] those that collapsed
-
-    @property
-    def smallest(self) -> dict[int, int | None]:
-        """n -> the smallest B_problem from which on no seed collapses; None where one does at the largest."""
-        own = sorted(zip(self.part.configurations, self.collapses, strict=True), key=lambda row: row[0].group_size)
-        smallest: dict[int, int | None] = {}
-        for size, rows in itertools.groupby(own, key=lambda row: row[0].group_size):
-            falling = sorted(((c.problems_per_batch, bool(fallen)) for c, fallen in rows), reverse=True)
-            stable = [batch for batch, _ in itertools.takewhile(lambda row: not row[1], falling)]
-            smallest[size] = stable[-1] if stable else None
-        return smallest
+def _column(batch: int) -> str:
+    """The key of a B_problem's rewards in a table."""
+    return f"problems_per_batch_{batch}"
 
 
 def find_collapse(
-    compute: np.ndarray, reward: np.ndarray, *, base: float, reward_range: tuple[float, float], seed: int = 0
-) -> Collapse | None:
-    """The first collapse of one run; None without.
+    compute: np.ndarray, reward: np.ndarray, *, base: float, reward_range: tuple[float, float]
+) -> float | None:
+    """The compute at which one run first collapses; None where it does not.
 
     It is where two neighbouring evaluations lie below the best level before them by half of what had been learned
     since the base model, or at half of the base model's reward or less. Two, so that one outlier is neither a level nor
@@ -300,8 +281,7 @@ def find_collapse(
       compute: [E] increasing; the base model's evaluation at 0 is left out.
       reward: [E].
       base: reward of the base model.
-      reward_range: its bounds.
-      seed: of the run.
+      reward_range: bounds of a reward.
     """
     known = (compute > 0) & np.isfinite(reward)
     compute, reward = compute[known], reward[known]
@@ -314,44 +294,53 @@ def find_collapse(
         if base - low >= LEAST_BASE * width:
             limit = max(limit, low + (1 - LOST) * (base - low))
         if fallen[j] <= limit:
-            return Collapse(seed, before, float(compute[j]), float(fallen[j]))
+            return float(compute[j])
     return None
 
 
 def stable_batches(
     runs: Sequence[RunCurve], metric: str, *, reward_range: tuple[float, float] = (0.0, 1.0)
-) -> tuple[StableBatches, ...]:
-    """The stability of every configuration, in each part of a sweep that has several B_problem at one n.
+) -> list[tuple[str, dict[Configuration, list[float | None]]]]:
+    """How the runs of every configuration went, in each part of a sweep that has several B_problem at one n.
 
     Args:
       runs: all runs of the sweep (`SweepResult.runs`).
       metric: column of the rewards.
-      reward_range: its bounds.
+      reward_range: their bounds.
+
+    Returns:
+      What tells the part from the others, and configuration -> of each run the compute at which it collapses, or None.
     """
-    several = [
-        part
-        for part in parts(runs, "group_size", "problems_per_batch")
-        if several_by(part.configurations, "group_size")
-    ]
-    return tuple(_stability(part, metric, reward_range) for part in several)
+    every = parts(runs, "group_size", "problems_per_batch")
+    several = [(part, groups) for part, groups in every if several_by(groups, "group_size")]
+    return [(part, _collapses(groups, metric, reward_range)) for part, groups in several]
 
 
-def _stability(part: SweepPart, metric: str, reward_range: tuple[float, float]) -> StableBatches:
+def _collapses(
+    groups: Groups, metric: str, reward_range: tuple[float, float]
+) -> dict[Configuration, list[float | None]]:
     """Every run against the base model: the mean over all that evaluated it, or else the least reward there is."""
-    own = [[run for run in group.runs if metric in run.columns] for group in part.groups]
-    starts = [run.columns[metric][run.compute == 0] for runs in own for run in runs]
+    own = {group.configuration: [run for run in group.runs if metric in run.columns] for group in groups}
+    starts = [run.columns[metric][run.compute == 0] for runs in own.values() for run in runs]
     known = np.concatenate([np.empty(0), *starts])
     known = known[np.isfinite(known)]
     base = float(known.mean()) if len(known) else reward_range[0]
-    collapses = [
-        [
-            find_collapse(r.compute, r.columns[metric], base=base, reward_range=reward_range, seed=r.facts.seed)
-            for r in runs
+    return {
+        configuration: [
+            find_collapse(run.compute, run.columns[metric], base=base, reward_range=reward_range) for run in runs
         ]
-        for runs in own
-    ]
-    fallen = tuple(tuple(one for one in each if one is not None) for each in collapses)
-    return StableBatches(part, tuple(map(len, own)), fallen)
+        for configuration, runs in own.items()
+    }
+
+
+def smallest_stable(collapses: Mapping[Configuration, Sequence[float | None]]) -> dict[int, int | None]:
+    """n -> the smallest B_problem from which on no seed collapses; None where one does at the largest."""
+    smallest: dict[int, int | None] = {}
+    largest_first = sorted(collapses, key=lambda each: (each.group_size, -each.problems_per_batch))
+    for size, own in itertools.groupby(largest_first, key=lambda each: each.group_size):
+        stable = itertools.takewhile(lambda each: not any(collapses[each]), own)
+        smallest[size] = min((each.problems_per_batch for each in stable), default=None)
+    return smallest
 
 
 def most_often(seeds: int) -> float:
@@ -359,33 +348,36 @@ def most_often(seeds: int) -> float:
     return 1.0 - 0.05 ** (1.0 / seeds)
 
 
-def compare_stability(result: SweepResult) -> list[ComparisonResult]:
+def compare_stability(result: SweepResult) -> Iterator[ComparisonResult]:
     """Which configurations collapse, for each part of the sweep that has several B_problem at one n."""
-    found = stable_batches(result.runs, result.metric, reward_range=result.options.read.reward_range)
-    return [_stability_answer(result, each) for each in found]
+    reward_range = result.options.read.reward_range
+    for part, collapses in stable_batches(result.runs, result.metric, reward_range=reward_range):
+        yield _stability(result, part, collapses)
 
 
-def _stability_answer(result: SweepResult, found: StableBatches) -> ComparisonResult:
+def _stability(
+    result: SweepResult, part: str, collapses: Mapping[Configuration, Sequence[float | None]]
+) -> ComparisonResult:
     falls = {curve.run for curve in result.curves if curve.fit.fall}
     rows, shares = [], []
-    for c, seeds, fallen in zip(found.part.configurations, found.seeds, found.collapses, strict=True):
-        shares.append(len(fallen) / max(seeds, 1))
-        first = min((one.compute for one in fallen), default=None)
+    for c, runs in collapses.items():
+        fallen = [compute for compute in runs if compute is not None]
+        shares.append(len(fallen) / max(len(runs), 1))
         rows.append({
             "group_size": c.group_size,
             "problems_per_batch": c.problems_per_batch,
-            "collapsed": Value(shares[-1], text=f"{len(fallen)} of {seeds}"),
-            "compute": None if first is None else Value(first, text=amount(first)),
+            "collapsed": Value(shares[-1], text=f"{len(fallen)} of {len(runs)}"),
+            "compute": Value(min(fallen), text=amount(min(fallen))) if fallen else None,
             "falls": c.name in falls,
         })  # fmt: skip
     batches, sizes = [row["problems_per_batch"] for row in rows], [row["group_size"] for row in rows]
     place = np.array(batches), np.array(sizes)
-    smallest, fewest = found.smallest, min(found.seeds)
+    smallest, fewest = smallest_stable(collapses), min(map(len, collapses.values()))
     return answer(
         result,
         "stable_batches",
-        part=found.part.label,
-        verdict="collapses" if any(found.collapses) else "stable",
+        part=part,
+        verdict="collapses" if any(shares) else "stable",
         numbers={f"smallest_stable_at_{size}": batch for size, batch in smallest.items()},
         columns={
             "group_size": "n", "problems_per_batch": "B_problem", "collapsed": "seeds that collapse",
@@ -397,7 +389,7 @@ def _stability_answer(result: SweepResult, found: StableBatches) -> ComparisonRe
             DrawnSeries("every seed collapses", *place, shade=np.array(shares), look="discs", tone=0.3),
         ),
         picture=Picture(Panel("n", sizes, "B_problem", batches)),
-        collapses=any(found.collapses),
+        collapses=any(shares),
         stable={b: [n for n in smallest if smallest[n] == b] for b in dict.fromkeys(smallest.values()) if b},
         unstable=[size for size, batch in smallest.items() if batch is None],
         seeds=fewest,

@@ -58,8 +58,20 @@ def over_seeds(values: np.ndarray) -> Value:
     count, mean = len(values), float(np.mean(values))
     if count < 2:
         return Value(mean)
-    half = float(scipy.special.stdtrit(count - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(count))
+    half = float(student(count - 1) * np.std(values, ddof=1) / np.sqrt(count))
     return Value(mean, mean - half, mean + half)
+
+
+def student(freedom: int) -> float:
+    """Standard errors from an estimate to the ends of its 95% interval, by Student's t."""
+    return float(scipy.special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
+
+
+def standard_error(values: np.ndarray) -> np.ndarray:
+    """[...] of the mean of seeds [S, ...]; NaN with fewer than two."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], np.nan)
+    return values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
 Look = Literal["line", "dashed", "dotted", "steps", "wide steps", "spans", "dots", "rings", "bars", "discs", "cells"]

@@ -1,4 +1,4 @@
-"""How the n, or the B_problem, of the leader moves over compute: at each n, for each target, by number of problems.
+"""How the n, or the B_problem, of the leader moves: at each n, for each target, by number of problems, over steps.
 
 Leaders are the upper envelope of the fitted curves with its bootstrap replicates (IsoCompute Playbook, arXiv
 2603.12151), among configurations that differ in the fields in question alone.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import SweepPart, fits_of, members_by, parts
+from isocompute_jax.fit.comparisons.alike import Groups, fits_of, members_by, parts, several_by
 from isocompute_jax.fit.comparisons.comparison import (
+    Cell,
     ComparisonResult,
     DrawnSeries,
     Panel,
@@ -22,18 +23,27 @@ from isocompute_jax.fit.comparisons.comparison import (
     Value,
     common_verdict,
 )
-from isocompute_jax.fit.frontier.allocation import fit_allocation
+from isocompute_jax.fit.frontier.allocation import StepsLaw, fit_allocation, fit_steps_law
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, replicate_rewards
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval, whole_or_none
 from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, listed, unit
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.results import SliceResult
 from isocompute_jax.fit.sweep_results import SweepResult
 
+DIRECTIONS = {
+    (True, False): "rises", (False, True): "falls", (False, False): "stays", (True, True): "moves both ways",
+}  # fmt: skip
+"""(whether a value rises, whether it falls) over compute -> how it goes."""
 LARGEST_RUN = "the largest that was run"
 """What is said of an n* beyond which none was run: a larger one might lead."""
+
+MOST_PANELS = 6
+"""Of n*(M), one for each number of rollouts per step."""
+LEAST_SIZES, LEAST_BUDGETS = 3, 5
+"""Of n*(M): n that were run, and budgets at which n* is told."""
 
 Drawn = tuple[float, np.ndarray | None]
 """A number, and [R] replicates of it; None without."""
@@ -64,9 +74,8 @@ class Course:
     def direction(self) -> str:
         """How the value goes over compute: a word."""
         change = np.diff(self.value)
-        if not np.any(change):
-            return "stays"
-        return "rises" if np.all(change >= 0) else "falls" if np.all(change <= 0) else "moves both ways"
+        rises, falls = bool(np.any(change > 0)), bool(np.any(change < 0))
+        return DIRECTIONS[rises, falls]
 
     @property
     def last95(self) -> tuple[int, int] | None:
@@ -117,12 +126,6 @@ def replicate_leaders(
     return np.stack([leaders_among(resampled, analysis.fits, dict.fromkeys(fitted, c)) for c in budgets], axis=1)
 
 
-def several_by(configurations: Sequence[Configuration], field: str) -> dict[int, list[int]]:
-    """Known value of a field, rising -> numbers of the configurations that have it, where they are two or more."""
-    members = members_by(configurations, field)
-    return {value: own for value, own in members.items() if value and len(own) > 1}
-
-
 def tones(values: Iterable[float]) -> dict[float, float]:
     """value > 0 -> share of the palette, in the order of its logarithm."""
     every = sorted(set(values))
@@ -130,41 +133,37 @@ def tones(values: Iterable[float]) -> dict[float, float]:
     return {value: (math.log(value) - first) / span for value in every}
 
 
-def best_batches(result: SweepResult) -> list[ComparisonResult]:
+def best_batches(result: SweepResult) -> Iterator[ComparisonResult]:
     """B_problem*(C) at each n and with n free, in each part of a sweep that has several B_problem at one n."""
-    every = parts(result.runs, "group_size", "problems_per_batch")
-    each = (_best_batches(result, part) for part in every if several_by(part.configurations, "group_size"))
-    return [found for found in each if found is not None]
+    for label, groups in parts(result.runs, "group_size", "problems_per_batch"):
+        if several_by(groups, "group_size"):
+            yield from _best_batches(result, label, groups)
 
 
-def _best_batches(result: SweepResult, part: SweepPart) -> ComparisonResult | None:
-    ((main, resampled),) = fits_of(result, part, [result.metric])
-    configurations = [curve.configuration for curve in main.curves]
-    several = several_by(configurations, "group_size")
+def _best_batches(result: SweepResult, part: str, groups: Groups) -> Iterator[ComparisonResult]:
+    ((main, resampled),) = fits_of(result, groups, [result.metric])
+    several = several_by(main.curves, "group_size")
     courses = {size: course(main, resampled, own, "problems_per_batch") for size, own in several.items()}
     courses = {size: each for size, each in courses.items() if len(each.compute)}
     if not courses:
-        return None
+        return
     colours = tones(courses)
     rows, series = [], []
     for size, each in courses.items():
-        run = sorted(configurations[i].problems_per_batch for i in several[size])
+        run = sorted(main.configurations[i].problems_per_batch for i in several[size])
         rows.append({"group_size": size, "run": listed(run), **each.cells, "changes": _changes(each)})
         series.append(each.drawn(f"n = {size}", colours[size]))
-    free = course(main, resampled, range(len(configurations)), "problems_per_batch")
-    batches = [configuration.problems_per_batch for configuration in part.configurations]
+    free = course(main, resampled, range(len(main.curves)), "problems_per_batch")
+    batches = sorted({group.configuration.problems_per_batch for group in groups})
     if len(free.compute):
-        run = listed(sorted(set(batches)))
-        rows.append({"group_size": "free", "run": run, **free.cells, "changes": _changes(free)})
+        rows.append({"group_size": "free", "run": listed(batches), **free.cells, "changes": _changes(free)})
         series.append(dataclasses.replace(free.drawn("n free", "ink"), look="wide steps"))
-    directions: dict[str, list[int]] = {"rises": [], "falls": [], "stays": [], "moves both ways": []}
-    for size, each in courses.items():
-        directions[each.direction].append(size)
+    directions = {word: [size for size in courses if courses[size].direction == word] for word in DIRECTIONS.values()}
     ends = [each.last95 for each in courses.values() if each.last95]
-    return answer(
+    yield answer(
         result,
         "best_batches",
-        part=part.label,
+        part=part,
         verdict=common_verdict(each.direction for each in courses.values()),
         columns={
             "group_size": "n", "run": "B_problem run", "first": "B_problem* first",
@@ -184,22 +183,23 @@ def _changes(found: Course) -> str | None:
     return ", ".join(f"{amount(compute)} (to {value})" for compute, value in found.switches[1:]) or None
 
 
-def batch_targets(result: SweepResult) -> list[ComparisonResult]:
+def batch_targets(result: SweepResult) -> Iterator[ComparisonResult]:
     """n*(C) of avg@k, best@k and worst@k at each B_problem: does what a larger n buys depend on B_problem?
 
     The Playbook reads n*(C) off each target over all B_problem together; here every B_problem has its own envelopes.
     """
     every = parts(result.runs, "group_size", "problems_per_batch") if len(result.targets) > 1 else []
-    several = [part for part in every if len(several_by(part.configurations, "problems_per_batch")) > 1]
-    return [_batch_targets(result, part) for part in several]
+    for label, groups in every:
+        if len(several_by(groups, "problems_per_batch")) > 1:
+            yield _batch_targets(result, label, groups)
 
 
-def _batch_targets(result: SweepResult, part: SweepPart) -> ComparisonResult:
-    members = several_by(part.configurations, "problems_per_batch")
-    largest = {batch: max(part.configurations[i].group_size for i in own) for batch, own in members.items()}
+def _batch_targets(result: SweepResult, part: str, groups: Groups) -> ComparisonResult:
+    members = several_by(groups, "problems_per_batch")
+    largest = {batch: max(groups[i].configuration.group_size for i in own) for batch, own in members.items()}
     courses: dict[int, dict[str, Course]] = {batch: {} for batch in members}
-    for name, (analysis, resampled) in zip(result.targets, fits_of(result, part, result.targets), strict=True):
-        by_batch = members_by([curve.configuration for curve in analysis.curves], "problems_per_batch")
+    for name, (analysis, resampled) in zip(result.targets, fits_of(result, groups, result.targets), strict=True):
+        by_batch = members_by(analysis.curves, "problems_per_batch")
         for batch in members:
             each = course(analysis, resampled, by_batch.get(batch, []), "group_size")
             if len(each.compute):
@@ -210,7 +210,7 @@ def _batch_targets(result: SweepResult, part: SweepPart) -> ComparisonResult:
     return answer(
         result,
         "batch_targets",
-        part=part.label,
+        part=part,
         verdict=common_verdict(filter(None, larger.values())),
         columns={
             "problems_per_batch": "B_problem", "target": "target", "first": "n* first",
@@ -228,7 +228,7 @@ def _batch_targets(result: SweepResult, part: SweepPart) -> ComparisonResult:
             for batch, name, each in each_one
         ],
         series=[each.drawn(name, places[name], f"B_problem = {batch}") for batch, name, each in each_one],
-        picture=Picture(Panel("n*", [c.group_size for c in part.configurations]), most=6, height=1.7),
+        picture=Picture(Panel("n*", [group.configuration.group_size for group in groups]), most=6, height=1.7),
         courses={batch: by_target for batch, by_target in courses.items() if by_target},
         ends={b: min(each.compute[-1] for each in own.values()) for b, own in courses.items() if own},
         wanted={word: [b for b in larger if larger[b] == word] for word in ("best", "worst", "same")},
@@ -263,43 +263,43 @@ def _ends(found: Course, compute: float) -> tuple[int, int]:
     return int(low[i]), int(high[i])
 
 
-def data_sizes(result: SweepResult) -> list[ComparisonResult]:
+def data_sizes(result: SweepResult) -> Iterator[ComparisonResult]:
     """n*(C) by the number of training problems D, in each part of a sweep with several n on several D at one B_problem.
 
     The Playbook finds that fewer problems lower the n at which n* saturates, because they are over-fitted sooner. n*
     rises with compute, so sizes are compared up to the compute that the runs of all of them reach.
     """
-    every = parts(result.runs, "group_size", "problem_set_size")
-    several = [part for part in every if len(several_by(part.configurations, "problem_set_size")) > 1]
-    return [found for part in several if (found := _data_sizes(result, part)) is not None]
+    for label, groups in parts(result.runs, "group_size", "problem_set_size"):
+        if len(several_by(groups, "problem_set_size")) > 1:
+            yield from _data_sizes(result, label, groups)
 
 
-def _data_sizes(result: SweepResult, part: SweepPart) -> ComparisonResult | None:
-    ((main, resampled),) = fits_of(result, part, [result.metric])
-    members = members_by([curve.configuration for curve in main.curves], "problem_set_size")
-    fitted = {size: [i for i in own if main.fits[i].status != "failed"] for size, own in members.items() if size}
+def _data_sizes(result: SweepResult, part: str, groups: Groups) -> Iterator[ComparisonResult]:
+    ((main, resampled),) = fits_of(result, groups, [result.metric])
+    members = members_by(main.curves, "problem_set_size")
+    fitted = {size: [i for i in own if main.fits[i].status != "failed"] for size, own in members.items()}
     several = {size: own for size, own in fitted.items() if len(own) > 1}
     if len(several) < 2:
-        return None
+        return
     shared = min(max(float(main.curves[i].compute[-1]) for i in own) for own in several.values())
     courses = {size: course(main, resampled, own, "group_size") for size, own in several.items()}
     courses = {size: each for size, each in courses.items() if (each.compute <= shared).any()}
     if len(courses) < 2:
-        return None
+        return
     fewest, most, colours = min(courses), max(courses), tones(courses)
     largest = {size: _largest(each, shared) for size, each in courses.items()}
     highest, rows = {}, []
     for size, each in courses.items():
         best, highest[size] = _highest(main, resampled if each.replicates is not None else None, several[size], shared)
-        run = max(main.curves[i].configuration.group_size for i in several[size])
+        run = max(main.configurations[i].group_size for i in several[size])
         rows.append(_data_size(result, each, size, run, largest[size], highest[size]) | {"run": best})
     octaves, reward = _difference(largest[most], largest[fewest]), _difference(highest[most], highest[fewest])
     ratio = Value(2.0**octaves.value, 2.0**octaves.low, 2.0**octaves.high)
     verdict = None if math.isnan(octaves.low) else {1: "larger", -1: "smaller", 0: "open"}[octaves.sign]
-    return answer(
+    yield answer(
         result,
         "data_sizes",
-        part=part.label,
+        part=part,
         verdict=verdict,
         numbers={"shared_compute": shared, "ratio_of_largest_n": ratio, "difference_of_highest_reward": reward},
         columns={
@@ -308,7 +308,7 @@ def _data_sizes(result: SweepResult, part: SweepPart) -> ComparisonResult | None
         },
         rows=rows,
         series=[each.drawn(f"D = {size:,}", colours[size]) for size, each in courses.items()],
-        picture=Picture(Panel("optimal group size n*", [c.group_size for c in part.configurations])),
+        picture=Picture(Panel("optimal group size n*", [group.configuration.group_size for group in groups])),
         verdict_on_n=verdict,
         ratio=ratio,
         difference=reward,
@@ -370,3 +370,93 @@ def _value(found: Drawn) -> Value:
     """With its interval, where the replicates hold it."""
     number, drawn = found
     return Value.within(number, None if drawn is None else percentile_interval(drawn, number, method="nearest"))
+
+
+def steps_laws(result: SweepResult) -> dict[str, StepsLaw]:
+    """B = n B_problem, with a label of the part of the sweep -> n*(M) in that slice (`SweepResult.slices`).
+
+    A slice can where its configurations differ in n and B_problem alone, have three n or more, and five budgets at
+    which n* is told and moves.
+
+    Args:
+      result: of the analysis; curves are fitted, and resampled, as its options say.
+    """
+    slices = [each for each in result.slices_of("rollouts_per_step") if _shows(each)]
+    laws = {}
+    for label, groups in parts(result.runs, "group_size", "problems_per_batch") if slices else []:
+        names = {group.configuration.name for group in groups}
+        own = [each for each in slices if set(each.runs) <= names]
+        if not own:
+            continue
+        ((main, resampled),) = fits_of(result, groups, [result.metric])
+        number = {configuration.name: i for i, configuration in enumerate(main.configurations)}
+        sizes = np.array([configuration.group_size for configuration in main.configurations])
+        for each in own:
+            members = [number[run] for run in each.runs]
+            if len(set(sizes[members])) < LEAST_SIZES:
+                continue
+            compute = np.array([row.compute for row in each.budgets])
+            drawn = replicate_leaders(main, resampled, members, compute)
+            laws[f"{each.value}{label}"] = fit_steps_law(
+                np.array([row.num_steps for row in each.budgets], float),
+                np.array([row.group_size for row in each.budgets]),
+                sizes=sizes[members].tolist(),
+                replicates=None if drawn is None else sizes[drawn],
+            )
+    return laws
+
+
+def _shows(part: SliceResult) -> bool:
+    """Whether a slice has enough budgets."""
+    known = all(row.num_steps is not None for row in part.budgets)
+    return known and len({row.group_size for row in part.budgets}) > 1 and len(part.budgets) >= LEAST_BUDGETS
+
+
+def compare_shapes(result: SweepResult) -> Iterator[ComparisonResult]:
+    """One where a slice of fixed B has three n or more."""
+    laws = steps_laws(result)
+    if not laws:
+        return
+    sizes = sorted({n for law in laws.values() for n in law.sizes})
+    yield answer(
+        result,
+        "steps_law",
+        verdict=common_verdict(law.against("line") for law in laws.values()),
+        columns={
+            "rollouts_per_step": "B", "sizes": "n run", "line_less_sigmoid": "AICc: line less sigmoid",
+            "share_line": "replicates", "cut_line_less_sigmoid": "cut line less sigmoid",
+            "share_cut_line": "replicates", "midpoint": "midpoint (steps), 95%",
+            "at_ends": "budgets at an end of the n run",
+        },
+        rows=[_shape_row(name, law) for name, law in laws.items()],
+        series=[series for name, law in laws.items() for series in _shape_series(f"B = {name}", law)],
+        picture=Picture(Panel("n*", sizes, x="steps M"), most=MOST_PANELS),
+        laws=laws,
+        most=MOST_PANELS,
+    )  # fmt: skip
+
+
+def _shape_row(name: str, law: StepsLaw) -> dict[str, Cell]:
+    ends = f" ({amount(law.midpoint95[0])} to {amount(law.midpoint95[1])})" if law.midpoint95 else ""
+    shares = {key: law.shares.get(other) for key, other in (("share_line", "line"), ("share_cut_line", "cut line"))}
+    return {
+        "rollouts_per_step": name,
+        "sizes": listed(law.sizes),
+        "line_less_sigmoid": law.ahead("line"),
+        "cut_line_less_sigmoid": law.ahead("cut line"),
+        **{key: None if share is None else Value(share, text=f"{share:.0%}") for key, share in shares.items()},
+        "midpoint": Value.within(law.midpoint, law.midpoint95, f"{amount(law.midpoint)}{ends}"),
+        "at_ends": f"{law.at_ends} of {len(law.steps)}",
+        "against_line": law.against("line"),
+        "against_cut_line": law.against("cut line"),
+    }
+
+
+def _shape_series(panel: str, law: StepsLaw) -> list[DrawnSeries]:
+    grid = np.geomspace(law.steps[0], law.steps[-1], 60)
+    return [
+        DrawnSeries("n* read off", law.steps, law.group_size, panel, look="dots", tone=0.3),
+        DrawnSeries("sigmoid", grid, 2.0 ** law.octaves("sigmoid", grid), panel),
+        DrawnSeries("line", grid, 2.0 ** law.octaves("line", grid), panel, look="dashed", tone="quiet"),
+        DrawnSeries("cut line", grid, 2.0 ** law.octaves("cut line", grid), panel, look="dotted", tone="quiet"),
+    ]

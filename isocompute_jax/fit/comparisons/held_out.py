@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -151,14 +151,12 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
     before = _early(groups, cut)
     inner = _paths(before, _cut([run for group in before for run in group.runs]), options)
     widening = None if inner is None else _widening(inner, options)
-    best_so_far = options.records != "off"
-    mean_draws = found.wider(widening or 1.0, options.read.reward_range)
-    draws = found.best_so_far(mean_draws) if best_so_far else mean_draws
-    measured = found.best_so_far(found.late[None])[0] if best_so_far else found.late
+    mean = found.wider(widening or 1.0, options.read.reward_range)
+    draws, measured = mean.predicted(options), mean.measured(options)
     comparable = np.where(np.isfinite(measured), draws, -np.inf)
     return HeldOut(
         cut=cut,
-        best_so_far=best_so_far,
+        best_so_far=options.records != "off",
         widening=widening,
         configurations=found.configurations,
         fitted_compute=found.early_compute,
@@ -168,7 +166,7 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
         interval95=np.percentile(draws, PERCENTILES, axis=0),
         measured=measured,
         mean=found.late,
-        mean_interval95=np.percentile(mean_draws, PERCENTILES, axis=0),
+        mean_interval95=np.percentile(mean.draws, PERCENTILES, axis=0),
         leaders=np.nan_to_num(comparable, nan=-np.inf).argmax(axis=1).T,
     )
 
@@ -187,10 +185,18 @@ class _Paths(NamedTuple):
         """[D, K, H] the highest of `rewards` [D, K, H] and of what was fitted, up to each budget."""
         return np.maximum(np.maximum.accumulate(rewards, axis=2), np.fmax.reduce(self.early, axis=1)[:, None])
 
-    def wider(self, widening: float, reward_range: tuple[float, float]) -> np.ndarray:
-        """[D, K, H] the draws, `widening` times as far from their mean, as far as the range of rewards lets them."""
+    def predicted(self, options: AnalysisOptions) -> np.ndarray:
+        """[D, K, H] draws of what is predicted: the mean, or with `records` the best mean so far."""
+        return self.draws if options.records == "off" else self.best_so_far(self.draws)
+
+    def measured(self, options: AnalysisOptions) -> np.ndarray:
+        """[K, H] what was measured of that."""
+        return self.late if options.records == "off" else self.best_so_far(self.late[None])[0]
+
+    def wider(self, widening: float, reward_range: tuple[float, float]) -> _Paths:
+        """With draws `widening` times as far from their mean, as far as the range of rewards lets them."""
         middle = self.draws.mean(axis=0)
-        return np.clip(middle + widening * (self.draws - middle), *reward_range)
+        return self._replace(draws=np.clip(middle + widening * (self.draws - middle), *reward_range))
 
 
 def _paths(groups: Sequence[ConfigurationRuns], cut: float, options: AnalysisOptions) -> _Paths | None:
@@ -261,9 +267,7 @@ def _widening(inner: _Paths, options: AnalysisOptions) -> float:
     A curve's errors move together, so each curve counts once, whatever it has of budgets; `PRIOR_CURVES` hold the
     estimate of a sweep with few curves back.
     """
-    draws, measured = inner.draws, inner.late
-    if options.records != "off":
-        draws, measured = inner.best_so_far(draws), inner.best_so_far(measured[None])[0]
+    draws, measured = inner.predicted(options), inner.measured(options)
     error = np.maximum(draws.std(axis=0), LEAST_ERROR * options.fit.width)
     ratio = ((measured - draws.mean(axis=0)) / error) ** 2
     rows = [row[np.isfinite(row)].mean() for row in ratio if np.isfinite(row).any()]
@@ -304,10 +308,11 @@ def _within(reward: np.ndarray, interval: np.ndarray) -> np.ndarray:
     return (interval[0] - ROUNDING <= reward) & (reward <= interval[1] + ROUNDING)
 
 
-def compare_held_out(result: SweepResult) -> list[ComparisonResult]:
+def compare_held_out(result: SweepResult) -> Iterator[ComparisonResult]:
     """One; none where the sweep has too few evaluations on a side of the cut."""
     found = held_out_quarter(result.runs, result.options)
-    return [] if found is None else [held_out_answer(result, found)]
+    if found is not None:
+        yield held_out_answer(result, found)
 
 
 def held_out_answer(result: SweepResult, found: HeldOut) -> ComparisonResult:

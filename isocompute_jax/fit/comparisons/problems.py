@@ -26,12 +26,11 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
-import scipy.special
 
 from isocompute_jax.fit.comparisons.comparison import (
     ComparisonResult,
@@ -40,6 +39,8 @@ from isocompute_jax.fit.comparisons.comparison import (
     Picture,
     Value,
     common_verdict,
+    standard_error,
+    student,
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, group_runs
 from isocompute_jax.fit.read import RunCurve
@@ -59,7 +60,6 @@ LEAST_FALL = 0.01
 """Share of problems that chance alone lets fall in that test."""
 LEAST_CERTAINTY = 5.0
 """U is told where mean g^2 is so many of its standard errors of sampling: its ratio is then biased by 1/25 at most."""
-CONFIDENCE = 0.975
 CLEAR = 2.0
 """A mean cosine stands out from 0 where it is so many standard errors away."""
 COUNTS, SAMPLES = "solve_counts", "samples"
@@ -183,7 +183,8 @@ def problem_spread(found: SolveTrajectories) -> dict[str, float]:
       `in_common_error`, a jackknife over seeds (NaN with fewer than three); and `fallen`, the share of problems solved
       less often at the last than at the first (all seeds pooled, one-sided test of two proportions at 1%).
     """
-    first, last = (_variances(found, at) for at in (0, -1))
+    each_rate = [_rates(found.counts[:, at], found.samples[:, at]) for at in (0, -1)]
+    first, last = (rate.var(axis=1, ddof=1) - noise.mean(axis=1) for rate, noise in each_rate)  # [S], unbiased
     rates, seeds = found.rates[:, -1], range(len(found.seeds))
     without = [_in_common(np.delete(rates, seed, axis=0), np.delete(last, seed)) for seed in seeds]
     pooled = found.counts[:, [0, -1]].sum(axis=0)  # [2, P]
@@ -202,13 +203,6 @@ def problem_spread(found: SolveTrajectories) -> dict[str, float]:
     }
 
 
-def _variances(found: SolveTrajectories, at: int) -> np.ndarray:
-    """[S] variance between problems of the solve rates at an evaluation, unbiased."""
-    rates, samples = found.rates[:, at], found.samples[:, at, None]
-    noise = rates * (1 - rates) / np.maximum(samples - 1, 1)
-    return rates.var(axis=1, ddof=1) - noise.mean(axis=1)
-
-
 def _in_common(rates: np.ndarray, variances: np.ndarray) -> float:
     """Mean covariance of two seeds over problems, as a share of the variance of one; rates [S, P], variances [S]."""
     seeds = len(rates)
@@ -218,30 +212,29 @@ def _in_common(rates: np.ndarray, variances: np.ndarray) -> float:
     return float((products.sum() - np.trace(products)) / (seeds * (seeds - 1)) / variances.mean())
 
 
-def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
+def compare_problems(result: SweepResult, counts: Sequence[SolveTrajectories]) -> Iterator[ComparisonResult]:
     """The solve rate of each problem over compute, where the runs have counts of problems that are `alike`."""
     found = [each for each in counts if each.samples.min() > 1]
     if not found:
-        return []
+        return
     rows = [_spread_row(each) for each in found]
     worst = max(rows, key=lambda row: row["fallen"].value)
-    return [
-        answer(
-            result,
-            "trajectories",
-            verdict="some fall" if worst["fallen"].value > LEAST_FALL else "none fall",
-            numbers={"problems": found[0].counts.shape[-1]},
-            columns={
-                "run": "configuration", "compute": "last compute", "first_rate": "first mean rate", "last_rate": "last",
-                "first_spread": "first spread", "last_spread": "last", "in_common": "in common", "fallen": "fallen",
-            },
-            rows=rows,
-            series=_heat_map(found),
-            picture=Picture(Panel("problems"), shade="solve rate"),
-            worst=worst,
-            some_fall=worst["fallen"].value > LEAST_FALL,
-        )
-    ]  # fmt: skip
+    some_fall = worst["fallen"].value > LEAST_FALL
+    yield answer(
+        result,
+        "trajectories",
+        verdict="some fall" if some_fall else "none fall",
+        numbers={"problems": found[0].counts.shape[-1]},
+        columns={
+            "run": "configuration", "compute": "last compute", "first_rate": "first mean rate", "last_rate": "last",
+            "first_spread": "first spread", "last_spread": "last", "in_common": "in common", "fallen": "fallen",
+        },
+        rows=rows,
+        series=_heat_map(found),
+        picture=Picture(Panel("problems"), shade="solve rate"),
+        worst=worst,
+        some_fall=some_fall,
+    )  # fmt: skip
 
 
 def _spread_row(found: SolveTrajectories) -> dict[str, Any]:
@@ -392,35 +385,33 @@ def _slope(curves: Sequence[UniformityCurve], values: Sequence[np.ndarray]) -> t
         return np.nan, (np.nan, np.nan)
     slope = float(x @ y) / weight
     rest = y - slope * x
-    reach = float(np.sqrt(rest @ rest / freedom / weight) * scipy.special.stdtrit(freedom, CONFIDENCE))
+    reach = float(np.sqrt(rest @ rest / freedom / weight) * student(freedom))
     return slope, (slope - reach, slope + reach)
 
 
-def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories]) -> list[ComparisonResult]:
+def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories]) -> Iterator[ComparisonResult]:
     """U over compute and over the mean gain, where runs have counts of problems and of the base model."""
     curves = [curve for each in counts if (curve := uniformity_curve(each)) is not None]
     curves = [curve for curve in curves if np.isfinite(curve.value).any()]
     if not curves:
-        return []
+        return
     trends = [trend for at in ("compute", "gain") if (trend := uniformity_trend(curves, at=at)) is not None]
     gains = Panel("uniformity U", x="mean gain in solve rate", linear=True)
     where = {t.at: spent(result, t.level) if t.at == "compute" else f"gain {t.level:.3f}" for t in trends}
-    return [
-        answer(
-            result,
-            "uniformity",
-            verdict=common_verdict(trend.verdict for trend in trends),
-            numbers={f"slope_at_equal_{t.at}": Value(t.slope, *t.interval95) for t in trends}
-            | {t.at: t.level for t in trends},
-            columns={"run": "configuration", "largest_gain": "largest mean gain"}
-            | {f"at_equal_{at}": f"U at {text}" for at, text in where.items()},
-            rows=[_uniformity_row(curve, number, trends) for number, curve in enumerate(curves)],
-            series=[series for curve in curves for series in _uniformity_series(curve)],
-            picture=Picture(stacked={"compute": Panel("uniformity U"), "gain": gains}),
-            problems=counts[0].counts.shape[-1],
-            trends=[(trend, sum(map(len, trend.values))) for trend in trends],
-        )
-    ]
+    yield answer(
+        result,
+        "uniformity",
+        verdict=common_verdict(trend.verdict for trend in trends),
+        numbers={f"slope_at_equal_{t.at}": Value(t.slope, *t.interval95) for t in trends}
+        | {t.at: t.level for t in trends},
+        columns={"run": "configuration", "largest_gain": "largest mean gain"}
+        | {f"at_equal_{at}": f"U at {text}" for at, text in where.items()},
+        rows=[_uniformity_row(curve, number, trends) for number, curve in enumerate(curves)],
+        series=[series for curve in curves for series in _uniformity_series(curve)],
+        picture=Picture(stacked={"compute": Panel("uniformity U"), "gain": gains}),
+        problems=counts[0].counts.shape[-1],
+        trends=[(trend, sum(map(len, trend.values))) for trend in trends],
+    )
 
 
 def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, Any]:
@@ -432,18 +423,17 @@ def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[Unifor
 
 def _over_runs(values: np.ndarray) -> Value:
     """Mean and standard error over seeds."""
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Value.with_error(float(values.mean()), error) if len(values) else Value(math.nan, text=EN_DASH)
+    if not len(values):
+        return Value(math.nan, text=EN_DASH)
+    return Value.with_error(float(values.mean()), float(standard_error(values)))
 
 
 def _uniformity_series(curve: UniformityCurve) -> list[DrawnSeries]:
     """Over compute and over gain, where U is known of every seed."""
     known, seeds = np.isfinite(curve.value).all(axis=0), len(curve.value)
     mean = curve.value[:, known].mean(axis=0)
-    low = high = None
-    if seeds > 1:
-        error = curve.value[:, known].std(axis=0, ddof=1) / math.sqrt(seeds)
-        low, high = mean - 2 * error, mean + 2 * error
+    error = standard_error(curve.value[:, known])
+    low, high = (mean - 2 * error, mean + 2 * error) if seeds > 1 else (None, None)
     places = {"compute": curve.compute[known], "gain": curve.gain[:, known].mean(axis=0)}
     return [DrawnSeries(curve.run, x, mean, at, low, high, look="bars", tone=curve.run) for at, x in places.items()]
 
@@ -468,25 +458,21 @@ def pull(between: Cosine) -> Literal["together", "against", "open", "none"]:
     return "together" if between.cosine > 0 else "against"
 
 
-def compare_gradients(result: SweepResult) -> list[ComparisonResult]:
+def compare_gradients(result: SweepResult) -> Iterator[ComparisonResult]:
     """One where run directories have interference.json; it has no picture."""
     rows = [_cosine_row(run, summary) for run, summary in gradient_cosines(result.runs)]
     if not rows:
-        return []
+        return
     verdicts = [row["pull"] for row in rows if row["pull"] != "none"]
-    return [
-        answer(
-            result,
-            "gradient_cosines",
-            verdict=common_verdict(verdicts),
-            columns={
-                "run": "run", "solved": "among solved", "unsolved": "among unsolved", "between": "between the two"
-            },
-            rows=rows,
-            clear=CLEAR,
-            verdicts=verdicts,
-        )
-    ]  # fmt: skip
+    yield answer(
+        result,
+        "gradient_cosines",
+        verdict=common_verdict(verdicts),
+        columns={"run": "run", "solved": "among solved", "unsolved": "among unsolved", "between": "between the two"},
+        rows=rows,
+        clear=CLEAR,
+        verdicts=verdicts,
+    )
 
 
 def _cosine_row(run: RunCurve, summary: Summary) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import dataclasses
 from isocompute_jax.fit.comparisons.base_models import compare_base_models
 from isocompute_jax.fit.comparisons.batch_effect import compare_batches, compare_stability
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
-from isocompute_jax.fit.comparisons.courses import batch_targets, best_batches, data_sizes
+from isocompute_jax.fit.comparisons.courses import batch_targets, best_batches, compare_shapes, data_sizes
 from isocompute_jax.fit.comparisons.held_out import compare_held_out
 from isocompute_jax.fit.comparisons.problems import (
     alike,
@@ -17,7 +17,6 @@ from isocompute_jax.fit.comparisons.problems import (
     solve_trajectories,
 )
 from isocompute_jax.fit.comparisons.sets import compare_sets, compare_training
-from isocompute_jax.fit.comparisons.steps_law import compare_shapes
 from isocompute_jax.fit.sweep_results import SweepResult
 
 

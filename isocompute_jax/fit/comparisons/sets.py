@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from isocompute_jax.fit.analysis import frontier_budgets
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.alike import aligned
 from isocompute_jax.fit.comparisons.comparison import (
@@ -33,14 +33,12 @@ from isocompute_jax.fit.comparisons.comparison import (
     over_seeds,
 )
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
-from isocompute_jax.fit.frontier.bootstrap import group_size_interval
-from isocompute_jax.fit.intervals import whole_or_none
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, RunCurve, read_curves
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import cell, shortened, unit
 from isocompute_jax.fit.results import Configuration, OfConfiguration
 from isocompute_jax.fit.stages import Stages
-from isocompute_jax.fit.sweep_results import SweepResult
+from isocompute_jax.fit.sweep_results import FrontierBudget, SweepResult
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 
@@ -70,14 +68,6 @@ class GapCurve(OfConfiguration):
     def grows(self) -> bool:
         """Whether the gap does from the first stretch to the last, beyond its interval."""
         return over_seeds((self.train - self.held_out)[:, [0, -1]] @ [-1.0, 1.0]).sign > 0
-
-
-class BestOnTraining(NamedTuple):
-    """n* by the reward of training at a compute."""
-
-    compute: float
-    group_size: int
-    interval95: tuple[int, int] | None  # over replicates; None where they do not hold it
 
 
 def train_test_gaps(runs: Sequence[RunCurve], options: AnalysisOptions) -> tuple[GapCurve, ...]:
@@ -132,8 +122,8 @@ def _gap_curve(group: ConfigurationRuns) -> GapCurve | None:
     return GapCurve(group.configuration, compute, ours, theirs) if len(compute) else None
 
 
-def best_by_training(runs: Sequence[RunCurve], options: AnalysisOptions) -> list[BestOnTraining]:
-    """n*(C) of the training reward, from the same fits, envelope and bootstrap as the metric's; [] where none leads.
+def best_by_training(runs: Sequence[RunCurve], options: AnalysisOptions) -> tuple[FrontierBudget, ...]:
+    """n*(C) of the training reward, from the same fits, envelope and bootstrap as the metric's; () where none leads.
 
     Args:
       runs: those of `train_test_gaps`.
@@ -145,23 +135,16 @@ def best_by_training(runs: Sequence[RunCurve], options: AnalysisOptions) -> list
     stages = Stages(by_training, _stretched(runs, options))
     main = stages.metric(TRAIN_REWARD, intervals=True, profiles=False)
     if not main.frontier.segments or not all(each.group_size for each in main.configurations):
-        return []
-    resampled = stages.bootstrap(main)
-    known = resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search)
-    best = []
-    compute, sizes = main.optimal_group_size(main.frontier)
-    for c, n in zip(compute.tolist(), sizes, strict=True):
-        ends = group_size_interval(resampled, c)[0] if resampled and known else None
-        best.append(BestOnTraining(c, int(n), whole_or_none(ends, n)))
-    return best
+        return ()
+    return frontier_budgets(main, stages.bootstrap(main))
 
 
-def compare_training(result: SweepResult) -> list[ComparisonResult]:
+def compare_training(result: SweepResult) -> Iterator[ComparisonResult]:
     """One; none without training reward, and none for best@k and worst@k, which it is not compared with."""
     apart = result.metric.startswith(("best@", "worst@"))
     curves = () if apart else train_test_gaps(result.runs, result.options)
     if not curves:
-        return []
+        return
     best = best_by_training(result.runs, result.options)
     held_out = [row for row in result.frontier.budgets if best and row.compute >= best[0].compute]
     both = result.several_sizes and bool(best)
@@ -173,36 +156,34 @@ def compare_training(result: SweepResult) -> list[ComparisonResult]:
     pairs = [(row, min(best, key=lambda each: abs(math.log(each.compute / row.compute)))) for row in held_out if both]
     known = [(a.interval95, b.interval95) for a, b in pairs if a.interval95 and b.interval95]
     last = sorted(((curve.run, curve.gap[-1]) for curve in curves), key=lambda pair: -pair[1].value)
-    return [
-        answer(
-            result,
-            "train_test",
-            verdict=common_verdict("grows" if curve.grows else "open" for curve in curves),
-            columns={
-                "run": "run", "compute": unit(result), "training": "training", "held_out": "held-out",
-                "gap": "gap (95% interval)",
-            },
-            rows=[
-                {
-                    "run": curve.run,
-                    "compute": float(curve.compute[-1]),
-                    "training": float(curve.train[:, -1].mean()),
-                    "held_out": float(curve.held_out[:, -1].mean()),
-                    "gap": _four_figures(curve.gap[-1]),
-                    "grows": curve.grows,
-                }
-                for curve in curves
-            ],
-            series=series,
-            picture=Picture(stacked=stacked),
-            largest=last[0],
-            least=last[-1] if len(last) > 1 else None,
-            grows=sum(curve.grows for curve in curves) if any(math.isfinite(gap.low) for _, gap in last) else None,
-            pairs=pairs,
-            num_known=len(known),
-            num_apart=sum(a[1] < b[0] or b[1] < a[0] for a, b in known),
-        )
-    ]  # fmt: skip
+    yield answer(
+        result,
+        "train_test",
+        verdict=common_verdict("grows" if curve.grows else "open" for curve in curves),
+        columns={
+            "run": "run", "compute": unit(result), "training": "training", "held_out": "held-out",
+            "gap": "gap (95% interval)",
+        },
+        rows=[
+            {
+                "run": curve.run,
+                "compute": float(curve.compute[-1]),
+                "training": float(curve.train[:, -1].mean()),
+                "held_out": float(curve.held_out[:, -1].mean()),
+                "gap": _four_figures(curve.gap[-1]),
+                "grows": curve.grows,
+            }
+            for curve in curves
+        ],
+        series=series,
+        picture=Picture(stacked=stacked),
+        largest=last[0],
+        least=last[-1] if len(last) > 1 else None,
+        grows=sum(curve.grows for curve in curves) if any(math.isfinite(gap.low) for _, gap in last) else None,
+        pairs=pairs,
+        num_known=len(known),
+        num_apart=sum(a[1] < b[0] or b[1] < a[0] for a, b in known),
+    )  # fmt: skip
 
 
 def _four_figures(gap: Value) -> Value:
@@ -285,26 +266,25 @@ class CrossSets:
         """In order of appearance."""
         return list(dict.fromkeys(cell.eval_set for cell in self.cells))
 
-    def of(self, train_set: str, eval_set: str) -> list[TrainedOn]:
-        """The configurations of a pair of sets, in order of n."""
-        return [cell for cell in self.cells if (cell.train_set, cell.eval_set) == (train_set, eval_set)]
-
     @property
-    def pairs(self) -> list[list[TrainedOn]]:
-        """The configurations of each pair of sets that has some."""
-        found = [self.of(train_set, eval_set) for train_set in self.train_sets for eval_set in self.eval_sets]
-        return [cells for cells in found if cells]
+    def pairs(self) -> dict[tuple[str, str], list[TrainedOn]]:
+        """(training set, evaluation set) -> the configurations that have both, in order of n."""
+        found: dict[tuple[str, str], list[TrainedOn]] = {
+            (train_set, eval_set): [] for train_set in self.train_sets for eval_set in self.eval_sets
+        }
+        for each in self.cells:
+            found[each.train_set, each.eval_set].append(each)
+        return {pair: cells for pair, cells in found.items() if cells}
 
     @property
     def at_best_n(self) -> list[TrainedOn]:
         """Of each pair of sets the configuration with the highest final reward: picked, so a little high."""
-        return [max(cells, key=lambda cell: cell.final.value) for cells in self.pairs]
+        return [max(cells, key=lambda cell: cell.final.value) for cells in self.pairs.values()]
 
     @property
     def crossed(self) -> bool:
         """Whether a training set has two evaluation sets, or an evaluation set two training sets."""
-        pairs = [(cells[0].train_set, cells[0].eval_set) for cells in self.pairs]
-        return any(len({pair[i] for pair in pairs}) < len(pairs) for i in (0, 1))
+        return len(self.pairs) > min(len(self.train_sets), len(self.eval_sets))
 
 
 def cross_sets(trained: Mapping[str, Mapping[str, Sequence[RunCurve]]], metric: str) -> CrossSets:
@@ -312,7 +292,7 @@ def cross_sets(trained: Mapping[str, Mapping[str, Sequence[RunCurve]]], metric: 
 
     Args:
       trained: training set -> evaluation set -> the runs that were trained on the one, as they fared on the other
-        (`read_eval_sets` reads the inner mapping of one sweep, `by_training_set` makes the whole of several together).
+        (`other_eval_sets` reads the other sets of a sweep, `by_training_set` makes the mapping of several together).
       metric: column of the rewards.
     """
     cells = []
@@ -326,28 +306,15 @@ def cross_sets(trained: Mapping[str, Mapping[str, Sequence[RunCurve]]], metric: 
     return CrossSets(metric, tuple(cells))
 
 
-def read_eval_sets(sources: Sequence[str], options: ReadOptions) -> tuple[dict[str, list[RunCurve]], list[str]]:
-    """Reads the runs of `sources` once for each evaluation set that they have.
+def other_eval_sets(runs: Sequence[RunCurve], options: ReadOptions) -> tuple[dict[str, list[RunCurve]], list[str]]:
+    """The same runs as they fared on their other evaluation sets.
 
     Args:
-      sources: as `read_curves` takes them.
-      options: how to read; `eval_set` is the first.
+      runs: as read from files, on `options.eval_set`.
+      options: they were read with.
 
     Returns:
-      Evaluation set -> runs, and the warnings of reading.
-
-    Raises:
-      InputError: no usable run is evaluated on `options.eval_set`, or a finding under `options.strict`.
-    """
-    runs, warnings = read_curves(sources, options)
-    others, more = other_eval_sets(runs, options)
-    return {options.eval_set: runs, **others}, list(dict.fromkeys([*warnings, *more]))
-
-
-def other_eval_sets(runs: Sequence[RunCurve], options: ReadOptions) -> tuple[dict[str, list[RunCurve]], list[str]]:
-    """The same of runs that were read from files on `options.eval_set`: their other sets.
-
-    A set that cannot be read is named among the warnings.
+      Evaluation set -> runs, and the warnings of reading; a set that cannot be read is named there.
     """
     found: dict[str, list[RunCurve]] = {}
     warnings: list[str] = []
@@ -419,45 +386,43 @@ def _shared(sequences: Sequence[Sequence[str]]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*sequences, strict=False)))
 
 
-def compare_sets(result: SweepResult) -> list[ComparisonResult]:
+def compare_sets(result: SweepResult) -> Iterator[ComparisonResult]:
     """One, where runs were evaluated on several sets, or trained on several; the other sets are read for it."""
     others, warnings = other_eval_sets(result.runs, result.options.read)
     found = cross_sets(by_training_set({result.options.read.eval_set: result.runs, **others}), result.metric)
     if not found.crossed:
-        return []
-    forgotten = [lost for cells in found.pairs if (lost := _forgotten(cells))]
+        return
+    forgotten = [lost for cells in found.pairs.values() if (lost := _forgotten(cells))]
     based = all(cell.has_base for cell in found.cells)
     columns = min(3, max(2, len(found.eval_sets)))
     at_best = [[cell for cell in found.at_best_n if cell.eval_set == eval_set] for eval_set in found.eval_sets]
-    return [
-        answer(
-            result,
-            "cross_sets",
-            verdict="forgets" if forgotten else "keeps",
-            columns={
-                "train_set": "trained on", "eval_set": "evaluated on", "run": "best", "final": "at the end",
-                "best": "best reward", "compute": f"at, {unit(result)}", "change": "change",
-            },
-            rows=[
-                {
-                    "train_set": cell.train_set,
-                    "eval_set": cell.eval_set,
-                    "run": cell.run,
-                    "final": cell.final,
-                    "best": cell.best.value,
-                    "compute": float(cell.compute[cell.peak]),
-                    "change": cell.change,
-                    "fall": cell.fall,
-                }
-                for cell in found.at_best_n
-            ],
-            series=[cell.drawn for cells in found.pairs for cell in cells] if based else [],
-            picture=Picture(Panel(f"change of {result.metric}", zero=True), columns=columns) if based else None,
-            rivals=[sorted(cells, key=lambda cell: -cell.final.value) for cells in at_best if len(cells) > 1],
-            forgotten=forgotten,
-            remarks=[text for text in warnings if text not in result.warnings],
-        )
-    ]  # fmt: skip
+    yield answer(
+        result,
+        "cross_sets",
+        verdict="forgets" if forgotten else "keeps",
+        columns={
+            "train_set": "trained on", "eval_set": "evaluated on", "run": "best", "final": "at the end",
+            "best": "best reward", "compute": f"at, {unit(result)}", "change": "change",
+        },
+        rows=[
+            {
+                "train_set": cell.train_set,
+                "eval_set": cell.eval_set,
+                "run": cell.run,
+                "final": cell.final,
+                "best": cell.best.value,
+                "compute": float(cell.compute[cell.peak]),
+                "change": cell.change,
+                "fall": cell.fall,
+            }
+            for cell in found.at_best_n
+        ],
+        series=[cell.drawn for cells in found.pairs.values() for cell in cells] if based else [],
+        picture=Picture(Panel(f"change of {result.metric}", zero=True), columns=columns) if based else None,
+        rivals=[sorted(cells, key=lambda cell: -cell.final.value) for cells in at_best if len(cells) > 1],
+        forgotten=forgotten,
+        remarks=[text for text in warnings if text not in result.warnings],
+    )  # fmt: skip
 
 
 def _forgotten(cells: Sequence[TrainedOn]) -> dict[str, object]:

@@ -1,9 +1,28 @@
-"""n*(C): the group size on the frontier, smoothed, and its sigmoid law."""
+"""Laws of n* along the frontier: where its sigmoid saturates, and what shape n*(M) has at fixed rollouts per step.
+
+The sigmoid of `fit_allocation` asks where n* saturates, so both of its levels are fitted; `fit_steps_law` asks which
+shape n* has, and a sigmoid with free levels would beat a line by its two further parameters alone: there every shape
+lies between the smallest and the largest n that was run, and has two.
+
+The IsoCompute Playbook (arXiv 2603.12151) draws a sigmoid of n*(M). n* is read off a grid that ends at a smallest and a
+largest n, and whatever rises is flat beyond them, so a straight line that is cut off there looks like a sigmoid too.
+Three shapes with two free parameters each are therefore laid over log2 n* [P] against x = log2 M:
+
+    line       log2 n* = a + b x
+    cut line   log2 n* = clip(lo + (hi - lo) (1/2 + k (x - m) / 4), lo, hi)
+    sigmoid    log2 n* = lo + (hi - lo) / (1 + exp(-k (x - m))),
+
+with lo and hi the smallest and the largest n that was run, so that the last two have one slope at the midpoint m. Their
+AICc is that of Gaussian residuals whose variance is at least 1/12 of a squared grid step: no n between two that were
+run can lead, and closer than that nothing is told. Neighbouring budgets are no independent evidence, so AICc alone
+settles nothing: the bootstrap's replicates of n*(M) are fitted too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,7 +31,7 @@ from isocompute_jax.fit.curves.fit_options import padded_points
 from isocompute_jax.fit.curves.forms import Share
 from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
 from isocompute_jax.fit.intervals import percentile_interval
-from isocompute_jax.fit.results import AllocationFit
+from isocompute_jax.fit.results import SOME_AICC, SURE, AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)
 """Bounds of the slope k, per decade of compute (per range of the data in steps)."""
@@ -30,6 +49,12 @@ NUM_PARAMETERS = 4
 MAX_OCTAVES = 1000.0  # 2^1024 overflows
 LEAST_SHARE = 0.5
 """Intervals are given when at least this share of the replicates has a rising n*."""
+
+Shape = Literal["line", "cut line", "sigmoid"]
+STEPS_SLOPES = (0.05, 50.0)
+"""Bounds of k, per octave of M."""
+_GRID = (241, 61)
+_POLISH = 4
 
 
 def running_average(values: np.ndarray, *, window: int) -> np.ndarray:
@@ -140,7 +165,7 @@ def _intervals(
     """
     whole = replicates[np.isfinite(replicates).all(axis=1)]
     rising = whole[np.ptp(whole, axis=1) > 0] if len(whole) else whole
-    if len(rising) < max(2, LEAST_SHARE * len(replicates)):
+    if not _enough(len(rising), len(replicates)):
         return {}
     octaves = np.log2(rising)
     unit, found, bounds = _fit_laws(compute, 2.0 ** running_average(octaves, window=window), axis)
@@ -157,6 +182,11 @@ def _intervals(
         "span": (-math.inf, most - least),
     }
     return {name: (low, high) for name, (low, high) in ends.items() if limits[name][0] < low and high < limits[name][1]}
+
+
+def _enough(rising: int, replicates: int) -> bool:
+    """Whether so many of the replicates have a rising n* that an interval can be made of them."""
+    return rising >= max(2, LEAST_SHARE * replicates)
 
 
 def _constant(
@@ -211,3 +241,140 @@ def _unseen(fit: AllocationFit) -> list[str]:
             "an extrapolation"
         )
     return reasons
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepsLaw:
+    """The shape of n*(M) at one number of rollouts per step."""
+
+    steps: np.ndarray  # [P] M, increasing
+    group_size: np.ndarray  # [P] n*
+    sizes: tuple[int, ...]  # the n that were run
+    aicc: Mapping[str, float]  # of each shape
+    line: tuple[float, float]  # a and b of the straight line
+    bounded: Mapping[str, tuple[float, float]]  # sigmoid, or cut line -> its m, log2 of steps, and k, per octave of M
+    # of the sigmoid, steps, over the replicates whose n* rises; None without a bootstrap, or where few do
+    midpoint95: tuple[float, float] | None
+    # line, or cut line -> share of replicates in which the sigmoid's AICc is lower; empty without a bootstrap
+    shares: Mapping[str, float]
+
+    def ahead(self, of: Shape) -> float:
+        """AICc of another shape less that of the sigmoid: above 0 where the sigmoid is better."""
+        return self.aicc[of] - self.aicc["sigmoid"]
+
+    def against(self, other: Shape) -> Literal["better", "worse", "open"]:
+        """What the sigmoid is: `open` unless AICc differs by more than 2 and 95% of replicates have the same order."""
+        ahead, share = self.ahead(other), self.shares.get(other, math.nan)
+        if ahead > SOME_AICC and share >= SURE:
+            return "better"
+        return "worse" if ahead < -SOME_AICC and 1.0 - share >= SURE else "open"
+
+    @property
+    def at_ends(self) -> int:
+        """Budgets at which n* is the smallest or the largest n that was run."""
+        return int(np.isin(self.group_size, (self.sizes[0], self.sizes[-1])).sum())
+
+    def octaves(self, shape: Shape, steps: np.ndarray) -> np.ndarray:
+        """log2 n* of a shape at `steps`."""
+        x = np.log2(steps)
+        if shape == "line":
+            return self.line[0] + self.line[1] * x
+        place, slope = np.array(self.bounded[shape]).reshape(2, 1)
+        return _curves(shape, place, slope, x, np.log2(self.sizes))[0]
+
+    @property
+    def midpoint(self) -> float:
+        """M at the sigmoid's half."""
+        return 2.0 ** self.bounded["sigmoid"][0]
+
+
+def fit_steps_law(
+    steps: np.ndarray, group_size: np.ndarray, *, sizes: Sequence[int], replicates: np.ndarray | None = None
+) -> StepsLaw:
+    """Fits the three shapes.
+
+    Args:
+      steps: [P] M, increasing, P of 5 or more.
+      group_size: [P] n* at those steps.
+      sizes: the n that were run, two or more.
+      replicates: [R, P] n* of bootstrap replicates at the same steps.
+
+    Raises:
+      ValueError: fewer points than an AICc of three parameters needs, or one n alone.
+    """
+    sizes = tuple(sorted(set(sizes)))
+    if len(steps) < 5 or len(sizes) < 2:
+        raise ValueError(f"{len(steps)} budgets and {len(sizes)} group sizes: 5 and 2 are the least")
+    x = np.log2(np.asarray(steps, float))
+    y = np.log2(np.vstack([group_size, *([] if replicates is None else replicates)]))
+    least = float(np.diff(np.log2(sizes)).min()) ** 2 / 12.0
+    line, squares = _straight(x, y)
+    bounded: tuple[Shape, ...] = ("cut line", "sigmoid")
+    found = {shape: _bounded(shape, x, y, np.log2(sizes)) for shape in bounded}
+    sums = {"line": squares, **{shape: each[2] for shape, each in found.items()}}
+    aicc = {shape: _aicc(each, len(x), least) for shape, each in sums.items()}
+    place, rising = found["sigmoid"][0], line[1:, 1] > 0
+    interval = None
+    if _enough(int(rising.sum()), len(rising)):
+        low, high = percentile_interval(place[1:][rising], float(place[0]))
+        interval = None if np.isnan(low) else (2.0**low, 2.0**high)
+    others = {other: aicc["sigmoid"][1:] < aicc[other][1:] for other in ("line", "cut line")}
+    return StepsLaw(
+        steps=np.asarray(steps, float),
+        group_size=np.asarray(group_size),
+        sizes=sizes,
+        aicc={shape: float(aicc[shape][0]) for shape in aicc},
+        line=(float(line[0, 0]), float(line[0, 1])),
+        bounded={shape: (float(each[0][0]), float(each[1][0])) for shape, each in found.items()},
+        midpoint95=interval,
+        shares={} if replicates is None else {other: float(better.mean()) for other, better in others.items()},
+    )
+
+
+def _aicc(squares: np.ndarray, points: int, least: float) -> np.ndarray:
+    """[R] of two parameters and a variance that is at least `least`."""
+    variance = np.maximum(squares / points, least)
+    return points * np.log(2 * np.pi * variance) + squares / variance + 2 * 3 + 2 * 3 * 4 / (points - 4)
+
+
+def _straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[R, 2] a and b of the least-squares line through y [R, P], and [R] its sums of squares."""
+    design = np.stack([np.ones_like(x), x], axis=1)
+    found = np.linalg.lstsq(design, y.T, rcond=None)[0].T
+    return found, ((y - found @ design.T) ** 2).sum(axis=1)
+
+
+def _curves(shape: Shape, place: np.ndarray, slope: np.ndarray, x: np.ndarray, octaves: np.ndarray) -> np.ndarray:
+    """[G, P] a bounded shape at x [P], for G places and slopes."""
+    z = slope[:, None] * (x - place[:, None])
+    share = np.clip(0.5 + z / 4, 0.0, 1.0) if shape == "cut line" else 0.5 * (1.0 + np.tanh(z / 2))
+    return octaves[0] + (octaves[-1] - octaves[0]) * share
+
+
+def _bounded(
+    shape: Shape, x: np.ndarray, y: np.ndarray, octaves: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[R] places, slopes and sums of squares of a bounded shape through y [R, P]: a grid, made finer about its least.
+
+    The midpoint is sought up to one range of the data beyond them.
+    """
+    span = float(np.ptp(x))
+    places, slopes = np.linspace(x[0] - span, x[-1] + span, _GRID[0]), np.geomspace(*STEPS_SLOPES, _GRID[1])
+    place, slope = (each.ravel() for each in np.meshgrid(places, slopes, indexing="ij"))
+    curves = _curves(shape, place, slope, x, octaves)
+    squares = (curves**2).sum(axis=1) - 2 * y @ curves.T + (y**2).sum(axis=1, keepdims=True)
+    at = squares.argmin(axis=1)
+    found = place[at], slope[at]
+    steps = places[1] - places[0], math.log(slopes[1] / slopes[0])
+    around = np.stack(np.meshgrid(np.linspace(-1, 1, 9), np.linspace(-1, 1, 9), indexing="ij"), axis=-1).reshape(-1, 2)
+    least = np.empty(len(y))
+    for r, row in enumerate(y):
+        centre, width = np.array([found[0][r], math.log(found[1][r])]), np.array(steps)
+        for _ in range(_POLISH):
+            tried = centre + around * width
+            tried[:, 1] = np.clip(tried[:, 1], *np.log(STEPS_SLOPES))
+            errors = ((_curves(shape, tried[:, 0], np.exp(tried[:, 1]), x, octaves) - row) ** 2).sum(axis=1)
+            centre, width = tried[errors.argmin()], width / 4
+            least[r] = errors.min()
+        found[0][r], found[1][r] = centre[0], math.exp(centre[1])
+    return *found, least

@@ -85,4 +85,4 @@ def test_the_answer_appears_where_models_differ(tmp_path):
     assert all(f"{gain:.3f} ({gain - 0.0635:.3f} to" in found.findings[2] for gain in ends)
     assert [row["run"] for row in found.rows] == ["n = 16", "n = 4"] and found.verdict == "apart"
     assert len(drawn(together(), found, tmp_path)) > 5000
-    assert compare_base_models(alone("org/small")) == []
+    assert list(compare_base_models(alone("org/small"))) == []

@@ -104,7 +104,7 @@ def test_what_differs_in_more_is_not_compared():
         for n in (4, 8) for b in (8, 32) for rate in (0.1, 0.2)
     ]  # fmt: skip
     found = batch_effect(rates, "r")
-    assert [effect.part.label for effect in found] == [" (rate = 0.1)", " (rate = 0.2)"]
+    assert [effect.part for effect in found] == [" (rate = 0.1)", " (rate = 0.2)"]
 
 
 def test_one_batch_or_one_size_has_nothing_to_compare():

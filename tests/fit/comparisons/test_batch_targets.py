@@ -70,5 +70,5 @@ def test_the_answer(found, tmp_path):
 def test_one_slice_or_one_target_has_no_answer():
     result = rich()
     alone = dataclasses.replace(result, runs=tuple(r for r in result.runs if r.facts.problems_per_batch == 16))
-    assert batch_targets(alone) == []
-    assert batch_targets(dataclasses.replace(result, targets={"avg@4": result.targets["avg@4"]})) == []
+    assert list(batch_targets(alone)) == []
+    assert list(batch_targets(dataclasses.replace(result, targets={"avg@4": result.targets["avg@4"]}))) == []

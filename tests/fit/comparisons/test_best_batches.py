@@ -71,4 +71,4 @@ def test_the_answer(found, tmp_path):
 
 def test_one_batch_has_no_answer():
     alone = dataclasses.replace(rich(), runs=tuple(r for r in rich().runs if r.facts.problems_per_batch == 16))
-    assert best_batches(alone) == []
+    assert list(best_batches(alone)) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, analyze
-from isocompute_jax.fit.comparisons.sets import by_training_set, compare_sets, cross_sets, read_eval_sets
+from isocompute_jax.fit.comparisons.sets import by_training_set, compare_sets, cross_sets, other_eval_sets
 from isocompute_jax.fit.read import memory_table, read_curves
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
@@ -35,6 +35,13 @@ def write(path, *, train, sets, n=4, seed=0, mixture=None):
     (path / DONE).touch()
 
 
+def read_eval_sets(path, options):
+    """Evaluation set -> the runs below a folder, and the warnings."""
+    runs, warnings = read_curves([str(path)], options)
+    others, more = other_eval_sets(runs, options)
+    return {options.eval_set: runs, **others}, [*warnings, *more]
+
+
 RISES, FALLS = (0.1, 0.3, 0.5, 0.6, 0.7), (0.5, 0.6, 0.4, 0.3, 0.2)
 
 
@@ -53,11 +60,11 @@ def sweeps(tmp_path):
 
 
 def test_every_pair_of_sets(sweeps):
-    evaluated, warnings = read_eval_sets([str(sweeps)], ReadOptions(eval_set="easy"))
+    evaluated, warnings = read_eval_sets(sweeps, ReadOptions(eval_set="easy"))
     assert list(evaluated) == ["easy", "hard"] and warnings == []
     found = cross_sets(by_training_set(evaluated), "avg@4")
     assert (found.train_sets, found.eval_sets, found.crossed) == (["easy", "hard"], ["easy", "hard"], True)
-    small, large = found.of("hard", "easy")
+    small, large = found.pairs["hard", "easy"]
     assert (small.group_size, large.group_size) == (4, 16)
     np.testing.assert_array_equal(small.compute, BUDGETS)
     np.testing.assert_allclose(small.reward, [FALLS, [0.5, 0.61, 0.41, 0.31, 0.21]])
@@ -91,7 +98,7 @@ def test_sets_of_one_name_and_two_files_are_two(tmp_path):
     for name in ("easy", "hard"):
         sets = {"validation": (f"sets/{name}/validation.jsonl", RISES)}
         write(tmp_path / name, train=f"sets/{name}/train.jsonl", sets=sets)
-    evaluated, _ = read_eval_sets([str(tmp_path)], ReadOptions())
+    evaluated, _ = read_eval_sets(tmp_path, ReadOptions())
     found = cross_sets(by_training_set(evaluated), "avg@4")
     pairs = [(cell.train_set, cell.eval_set) for cell in found.cells]
     assert pairs == [("easy", "validation (easy)"), ("hard", "validation (hard)")] and not found.crossed
@@ -100,23 +107,23 @@ def test_sets_of_one_name_and_two_files_are_two(tmp_path):
 def test_a_mixture_is_called_by_its_parts(tmp_path):
     write(tmp_path / "a", train="", sets={"v": ("v.jsonl", RISES)}, mixture=("hard", "easy"))
     write(tmp_path / "b", train="sets/hard/train.jsonl", sets={"v": ("v.jsonl", RISES)})
-    trained = by_training_set(read_eval_sets([str(tmp_path)], ReadOptions(eval_set="v"))[0])
+    trained = by_training_set(read_eval_sets(tmp_path, ReadOptions(eval_set="v"))[0])
     assert list(trained) == ["easy + hard", "train"]
 
 
 def test_one_set_is_no_matrix(tmp_path):
     write(tmp_path / "runs" / "a", train="t", sets={"validation": ("v.jsonl", RISES)})
-    assert compare_sets(analyze(str(tmp_path / "runs"), QUICK)) == []
+    assert list(compare_sets(analyze(str(tmp_path / "runs"), QUICK))) == []
 
 
 def test_a_set_that_cannot_be_read_is_named(tmp_path):
     sets = {"validation": ("v.jsonl", RISES), "percent": ("p.jsonl", (10, 20, 30, 40, 50))}
     write(tmp_path / "a", train="t", sets=sets)
-    evaluated, warnings = read_eval_sets([str(tmp_path)], ReadOptions())
+    evaluated, warnings = read_eval_sets(tmp_path, ReadOptions())
     assert list(evaluated) == ["validation"]
     assert any("evaluation set percent" in text and "--reward_range" in text for text in warnings)
     with pytest.raises(InputError, match="no usable run"):
-        read_eval_sets([str(tmp_path)], ReadOptions(eval_set="other"))
+        read_eval_sets(tmp_path, ReadOptions(eval_set="other"))
 
 
 def test_a_table_names_its_training_sets():

@@ -81,8 +81,8 @@ def test_without_a_bootstrap_there_are_no_intervals(result):
 def test_one_size_or_several_batches_have_no_answer(result):
     few = tuple(one for one in result.runs if one.facts.problem_set_size == 100)
     many = [one for one in result.runs if one.facts.problem_set_size == 1000]
-    assert data_sizes(dataclasses.replace(result, runs=few)) == []
+    assert list(data_sizes(dataclasses.replace(result, runs=few))) == []
     larger = tuple(
         run(one.facts.group_size, 32, one.compute, one.columns, seed=one.facts.seed, size=1000) for one in many
     )  # fmt: skip
-    assert data_sizes(dataclasses.replace(result, runs=few + larger)) == []
+    assert list(data_sizes(dataclasses.replace(result, runs=few + larger))) == []

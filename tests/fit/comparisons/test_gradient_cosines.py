@@ -59,7 +59,7 @@ def test_the_answer(sweep):
 
 
 def test_sweeps_without_are_not_told_of_it(tmp_path):
-    assert compare_gradients(read(write_sweep(tmp_path / "runs", seeds=1))) == []
+    assert list(compare_gradients(read(write_sweep(tmp_path / "runs", seeds=1)))) == []
 
 
 def test_a_damaged_file_is_named(sweep):

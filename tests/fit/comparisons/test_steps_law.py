@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.fit.comparisons.steps_law import compare_shapes, fit_steps_law, steps_laws
+from isocompute_jax.fit.comparisons.courses import compare_shapes, steps_laws
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.frontier.allocation import fit_steps_law
 from isocompute_jax.fit.stages import Stages
 from tests.fit.comparisons.sweeps import drawn, run
 from tests.fit.sweeps import rich
@@ -149,5 +150,5 @@ def test_what_differs_in_more_or_has_two_n_shows_none(result):
         run(f.group_size, f.problems_per_batch, each.compute, each.columns, seed=f.seed, size=f.group_size)
         for f, each in zip(facts, result.runs, strict=True)
     )
-    assert compare_shapes(dataclasses.replace(result, runs=apart)) == []
-    assert compare_shapes(rich()) == []  # two n at each B
+    assert list(compare_shapes(dataclasses.replace(result, runs=apart))) == []
+    assert list(compare_shapes(rich())) == []  # two n at each B

@@ -58,7 +58,7 @@ def test_no_training_reward_no_answer():
     columns = table(lambda n, seed, c: 0.05 * np.log(c))
     del columns[TRAIN_REWARD]
     assert train_test_gaps(runs(columns), SMALL) == ()
-    assert compare_training(dataclasses.replace(recorded(), runs=tuple(runs(columns)))) == []
+    assert list(compare_training(dataclasses.replace(recorded(), runs=tuple(runs(columns))))) == []
 
 
 def test_a_training_reward_in_other_units_is_not_compared():
@@ -68,7 +68,7 @@ def test_a_training_reward_in_other_units_is_not_compared():
 def test_best_of_k_is_not_compared():
     result = recorded()
     frontier = dataclasses.replace(result.frontier, metric="best@4")
-    assert compare_training(dataclasses.replace(result, frontier=frontier)) == []
+    assert list(compare_training(dataclasses.replace(result, frontier=frontier))) == []
 
 
 def test_the_recorded_gap_by_another_route():

@@ -149,7 +149,7 @@ def test_the_answer(tmp_path):
     shares = [problem_spread(each)["in_common"] for each in counts]
     assert [row["in_common"].value for row in found.rows] == shares == sorted(shares)
     assert f"{shares[-1]:.0%}" in found.findings[0] and found.verdict == "some fall"
-    assert compare_problems(RESULT, ()) == []
+    assert list(compare_problems(RESULT, ())) == []
 
 
 RESULT: Any = types.SimpleNamespace(options=types.SimpleNamespace(read=ReadOptions()), curves=(), known_sizes=False)

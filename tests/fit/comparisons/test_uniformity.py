@@ -170,4 +170,4 @@ def test_the_answer(gallery_runs, tmp_path):
         assert figure and save_figure(figure, tmp_path / "picture.svg").stat().st_size > 10_000
     assert len(found.rows) == 6 and len(found.findings) == 2 and found.verdict == "more"
     assert all("improves more uniformly" in sentence for sentence in found.findings)
-    assert compare_uniformity(result, ()) == []
+    assert list(compare_uniformity(result, ())) == []
