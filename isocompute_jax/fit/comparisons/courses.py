@@ -45,9 +45,6 @@ MOST_PANELS = 6
 LEAST_SIZES, LEAST_BUDGETS = 3, 5
 """Of n*(M): n that were run, and budgets at which n* is told."""
 
-Drawn = tuple[float, np.ndarray | None]
-"""A number, and [R] replicates of it; None without."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Course:
@@ -291,8 +288,17 @@ def _data_sizes(result: SweepResult, part: str, groups: Groups) -> Iterator[Comp
     highest, rows = {}, []
     for size, each in courses.items():
         best, highest[size] = _highest(main, resampled if each.replicates is not None else None, several[size], shared)
-        run = max(main.configurations[i].group_size for i in several[size])
-        rows.append(_data_size(result, each, size, run, largest[size], highest[size]) | {"run": best})
+        reached = round(2 ** largest[size][0])
+        most_run = max(main.configurations[i].group_size for i in several[size])
+        rows.append({
+            "problem_set_size": size,
+            "first": int(each.value[0]),
+            "largest": reached,
+            "largest_is": LARGEST_RUN if reached == most_run else f"runs go to {most_run}",
+            "saturation": _saturation(result, each, most_run),
+            "reward": _value(highest[size]),
+            "run": best,
+        })  # fmt: skip
     octaves, reward = _difference(largest[most], largest[fewest]), _difference(highest[most], highest[fewest])
     ratio = Value(2.0**octaves.value, 2.0**octaves.low, 2.0**octaves.high)
     verdict = None if math.isnan(octaves.low) else {1: "larger", -1: "smaller", 0: "open"}[octaves.sign]
@@ -319,57 +325,45 @@ def _data_sizes(result: SweepResult, part: str, groups: Groups) -> Iterator[Comp
     )  # fmt: skip
 
 
-def _data_size(
-    result: SweepResult, found: Course, size: int, largest_run: int, largest: Drawn, highest: Drawn
-) -> dict[str, int | str | bool | Value]:
-    """The row of one number of problems; a larger n might lead where the largest n* is the largest that was run."""
-    drawn = None if found.replicates is None else found.replicates.astype(float)
-    law = fit_allocation(
-        found.compute, found.value, window=result.options.smoothing, replicates=drawn, largest=largest_run
-    )  # fmt: skip
-    size_of_largest = round(2 ** largest[0])
-    at_edge = size_of_largest == largest_run
-    saturation = Value(law.saturation, text=f"n = {law.saturation:.3g}") if law.status == "ok" else "not established"
-    return {
-        "problem_set_size": size,
-        "first": int(found.value[0]),
-        "largest": size_of_largest,
-        "largest_is": LARGEST_RUN if at_edge else f"runs go to {largest_run}",
-        "saturation": saturation,
-        "reward": _value(highest),
-    }
+def _saturation(result: SweepResult, found: Course, largest_run: int) -> Value | str:
+    """Of the sigmoid of n*(C), where the data establish it."""
+    replicates = None if found.replicates is None else found.replicates.astype(float)
+    window = result.options.smoothing
+    law = fit_allocation(found.compute, found.value, window=window, replicates=replicates, largest=largest_run)
+    return Value(law.saturation, text=f"n = {law.saturation:.3g}") if law.status == "ok" else "not established"
 
 
-def _largest(found: Course, shared: float) -> Drawn:
-    """log2 of the largest n* up to a compute."""
+def _largest(found: Course, shared: float) -> np.ndarray:
+    """[1 + R] log2 of the largest n* up to a compute: of the fitted curves, and of their replicates."""
     inside = found.compute <= shared
-    octaves = float(np.log2(found.value[inside].max()))
-    return octaves, None if found.replicates is None else np.log2(found.replicates[:, inside].max(axis=1).astype(float))
+    every = [found.value[None], *([] if found.replicates is None else [found.replicates])]
+    return np.log2(np.concatenate(every)[:, inside].max(axis=1).astype(float))
 
 
 def _highest(
     main: MetricAnalysis, resampled: Bootstrap | None, members: Sequence[int], shared: float
-) -> tuple[str, Drawn]:
-    """The configuration with the highest reward up to a compute, and that reward."""
+) -> tuple[str, np.ndarray]:
+    """The configuration with the highest reward up to a compute; [1 + R] that reward, and that of the replicates."""
     ends = {i: min(main.fits[i].window[1], shared) for i in members if main.fits[i].window[0] <= shared}
     rewards = {i: float(main.fits[i].reward(end)) for i, end in ends.items()}
     best = max(rewards, key=lambda i: rewards[i])
-    drawn = None
+    drawn = np.empty(0)
     if resampled is not None:
         at_end = [replicate_rewards(main.fits[i], resampled.at[:, i], np.array([end]))[:, 0] for i, end in ends.items()]
         drawn = np.max(at_end, axis=0)
-    return main.curves[best].configuration.name, (rewards[best], drawn)
+    return main.curves[best].configuration.name, np.array([rewards[best], *drawn])
 
 
-def _difference(one: Drawn, other: Drawn) -> Value:
-    drawn = None if one[1] is None or other[1] is None else one[1] - other[1]
-    return _value((one[0] - other[0], drawn))
+def _difference(one: np.ndarray, other: np.ndarray) -> Value:
+    """Of two numbers, each before its replicates; without an interval where one has none."""
+    known = slice(None) if len(one) == len(other) else slice(1)
+    return _value(one[known] - other[known])
 
 
-def _value(found: Drawn) -> Value:
-    """With its interval, where the replicates hold it."""
-    number, drawn = found
-    return Value.within(number, None if drawn is None else percentile_interval(drawn, number, method="nearest"))
+def _value(found: np.ndarray) -> Value:
+    """A number with the interval of the replicates after it, where they hold it."""
+    number = float(found[0])
+    return Value.within(number, percentile_interval(found[1:], number, method="nearest"))
 
 
 def steps_laws(result: SweepResult) -> dict[str, StepsLaw]:
