@@ -26,7 +26,7 @@ from isocompute_jax.fit.comparisons.sets import short_names
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
-from isocompute_jax.fit.report.wording import amount, scale
+from isocompute_jax.fit.report.wording import reached, scale
 from isocompute_jax.fit.sweep_results import FrontierBudget, SweepResult
 from isocompute_jax.records.errors import InputError
 
@@ -152,7 +152,7 @@ def compare_base_models(result: SweepResult) -> Iterator[ComparisonResult]:
 
 
 def _series(found: ModelCourse, tone: float) -> list[DrawnSeries]:
-    hover = (f"{found.model}: {found.reward[-1]:z.3f} at {amount(found.compute[-1])}",)
+    hover = (reached(found.model, found.reward[-1], found.compute[-1]),)
     return [
         DrawnSeries(found.model, found.compute, found.reward, "reward", tone=tone, hover=hover),
         DrawnSeries(found.model, found.compute, found.reward - found.base, "gain", tone=tone),

@@ -30,7 +30,7 @@ from isocompute_jax.fit.frontier.ties import compare
 from isocompute_jax.fit.intervals import PERCENTILES, holding
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
-from isocompute_jax.fit.report.wording import amount, shortened, unit
+from isocompute_jax.fit.report.wording import reached, shortened, unit
 from isocompute_jax.fit.results import Configuration
 from isocompute_jax.fit.stages import Stages
 from isocompute_jax.fit.sweep_results import SweepResult
@@ -362,7 +362,7 @@ def _series(found: HeldOut, k: int) -> list[DrawnSeries]:
     compute, measured, mean = found.compute[known], found.measured[k, known], found.mean[k, known]
     low, high = found.interval95[:, k, known]
     panel, fell = shortened(name, 22), mean < measured
-    hover = tuple(f"{name}: {r:z.3f} at {amount(c)}" for c, r in zip(compute, measured, strict=True))
+    hover = tuple(reached(name, r, c) for c, r in zip(compute, measured, strict=True))
     series = [
         DrawnSeries("fitted", found.fitted_compute, found.fitted[k], panel, look="dots", tone="quiet"),
         DrawnSeries("predicted", compute, found.predicted[k, known], panel, low, high, tone=0.25),

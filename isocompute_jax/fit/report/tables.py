@@ -56,16 +56,8 @@ NEXT_COLUMNS = (
     "expected_regret", "untried",
 )  # fmt: skip
 COMPARISON_COLUMNS = (
-    "question",
-    "part",
-    "row",
-    "column",
-    "value",
-    "interval95_low",
-    "interval95_high",
-    "stderr",
-    "text",
-)
+    "question", "part", "row", "column", "value", "interval95_low", "interval95_high", "stderr", "text",
+)  # fmt: skip
 
 
 def summary_of(result: SweepResult) -> dict[str, Any]:

@@ -26,6 +26,12 @@ from isocompute_jax.fit.sweep_results import SweepResult
 if TYPE_CHECKING:
     import jinja2
 
+SHARED = (
+    wording.amount, wording.between, wording.capital, wording.cell, wording.course, wording.every_seed, wording.listed,
+    wording.not_fitted, wording.reach, wording.reward, wording.scale, wording.shortlist, wording.span, wording.spent,
+    wording.stated, wording.symbol, wording.unit,
+)  # fmt: skip
+"""What a template may call by its name, and use as a filter."""
 LEAST_COST = 5e-4
 """An expected regret below this is not worth a sentence."""
 
@@ -168,42 +174,25 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    shared = {function.__name__: function for function in SHARED}
     found.filters.update(
-        amount=wording.amount,
-        capital=wording.capital,
-        cell=wording.cell,
+        shared,
         f=format,
-        listed=wording.listed,
         listing=listing,
         listing_all=lambda lines: listing(lines, wording.listed),
         lookup=lambda key, table: table[key],
         parameter=lambda name, curve: wording.parameter(curve, name),
         percent=lambda share: f"{share:.0%}",
         picture=picture,
-        reward=_reward,
-        scale=wording.scale,
         sentences=sentences,
-        shortlist=wording.shortlist,
-        symbol=wording.symbol,
         three=wording.figures,
         typeset=typeset,
         unbroken=unbroken,
     )
     found.tests["finite"] = math.isfinite
     found.globals.update(
-        amount=wording.amount,
-        between=wording.between,
-        course=wording.course,
-        every_seed=wording.every_seed,
+        shared,
         facts=facts,
-        not_fitted=wording.not_fitted,
-        reach=wording.reach,
-        reward=_reward,
-        scale=wording.scale,
-        span=wording.span,
-        spent=wording.spent,
-        stated=wording.stated,
-        unit=wording.unit,
         FORMS=FORMS,
         LEAST_COST=LEAST_COST,
         MOST_LISTED=wording.MOST_LISTED,
@@ -213,10 +202,6 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
     for name, file in (("m", "macros"), ("say", "sentences")):
         found.globals[name] = found.get_template(f"{file}.html.j2").module
     return found
-
-
-def _reward(value: float) -> str:
-    return f"{value:z.3f}"
 
 
 def sentences(text: str) -> list[Html]:

@@ -43,6 +43,16 @@ def amount(compute: float) -> str:
     return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
 
 
+def reward(value: float) -> str:
+    """To three decimals."""
+    return f"{value:z.3f}"
+
+
+def reached(name: str, value: float, compute: float) -> str:
+    """`n = 8: 0.412 at 44,900`, of one evaluation; without a name where that is empty."""
+    return f"{name}{': ' if name else ''}{reward(value)} at {amount(compute)}"
+
+
 def unit(result: SweepResult) -> str:
     """What compute is counted in."""
     return UNITS[result.options.read.compute]

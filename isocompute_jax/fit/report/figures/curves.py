@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from isocompute_jax.fit.read import SOLVE_SHARES
-from isocompute_jax.fit.report.figures.series import MOST_FITS, STROKES, law_series, point_text
+from isocompute_jax.fit.report.figures.series import MOST_FITS, STROKES, law_series
 from isocompute_jax.fit.report.figures.style import (
     DASHED,
     DOTTED,
@@ -35,7 +35,7 @@ from isocompute_jax.fit.report.figures.style import (
     picked,
     size_axis,
 )
-from isocompute_jax.fit.report.wording import amount, shortened
+from isocompute_jax.fit.report.wording import amount, reached, shortened
 from isocompute_jax.fit.results import AllocationFit
 from isocompute_jax.fit.sweep_results import CurveResult, FrontierBudget, SweepResult
 
@@ -89,10 +89,7 @@ def _points(axes: Axes, curve: CurveResult, colour: Any, *, small: bool) -> None
         some = (used == fitted) & (compute > 0)
         if some.any():
             dots = axes.scatter(compute[some], reward[some], s=size, zorder=6, **look)
-            hover(
-                dots,
-                [f"{curve.run}: {r:z.3f} at {amount(c)}" for c, r in zip(compute[some], reward[some], strict=True)],
-            )
+            hover(dots, [reached(curve.run, r, c) for c, r in zip(compute[some], reward[some], strict=True)])
 
 
 def _peak(axes: Axes, curve: CurveResult, colour: Any) -> None:
@@ -132,7 +129,7 @@ def optimal_group_size(result: SweepResult) -> Figure | None:
         compute, np.log2(size), c=reward, cmap=PALETTE, s=64, zorder=4, edgecolors="white", linewidths=0.8,
         label="n* on the frontier",
     )  # fmt: skip
-    hover(dots, [point_text(row) for row in rows])
+    hover(dots, [reached(row.run, row.reward, row.compute) for row in rows])
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
     bar.set_label(f"{result.metric} on the frontier")
     bar.outline.set_visible(False)

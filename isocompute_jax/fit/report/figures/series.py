@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -34,8 +34,8 @@ from isocompute_jax.fit.report.figures.style import (
     picked,
     size_axis,
 )
-from isocompute_jax.fit.report.wording import amount, shortened
-from isocompute_jax.fit.results import AllocationFit, FrontierPoint
+from isocompute_jax.fit.report.wording import amount, reached, shortened
+from isocompute_jax.fit.results import AllocationFit
 from isocompute_jax.fit.sweep_results import SweepResult
 
 STROKES: Mapping[str, Mapping[str, Any]] = {
@@ -194,25 +194,16 @@ def _edges(compute: np.ndarray) -> np.ndarray:
     return np.exp(np.concatenate([[2 * log[0] - middle[0]], middle, [2 * log[-1] - middle[-1]]]))
 
 
-def slices_by_problems(result: SweepResult) -> Figure | None:
-    """n*(C) among the configurations with the same B_problem, one panel each."""
-    return _slices(result, "problems_per_batch", "B_problem")
-
-
-def slices_by_rollouts(result: SweepResult) -> Figure | None:
-    """n*(M) among the configurations with the same number of rollouts per step, one panel each."""
-    return _slices(result, "rollouts_per_step", "B")
-
-
-def _slices(result: SweepResult, kind: str, symbol: str) -> Figure | None:
+def slices(result: SweepResult, kind: Literal["problems_per_batch", "rollouts_per_step"]) -> Figure | None:
+    """n* among the configurations with the same B_problem over C, or the same B over M, one panel each."""
     steps, drawn = kind == "rollouts_per_step", []
     for part in result.slices_of(kind):
         x = [row.num_steps if steps else row.compute for row in part.budgets]
         if None in x:  # steps that cannot be told
             continue
-        panel, sizes = f"{symbol} = {part.value}", np.array([row.group_size for row in part.budgets])
-        at = np.array(x, float)
-        hovers = tuple(point_text(row) for row in part.budgets)
+        panel = f"{'B' if steps else 'B_problem'} = {part.value}"
+        at, sizes = np.array(x, float), np.array([row.group_size for row in part.budgets])
+        hovers = tuple(reached(row.run, row.reward, row.compute) for row in part.budgets)
         drawn.append(DrawnSeries("n* read off", at, sizes, panel, look="dots", tone=0.3, hover=hovers))
         drawn += law_series(part.allocation, at, panel)
     picture = Picture(Panel("n*", result.group_sizes, x="steps M" if steps else ""), most=MOST_FITS, height=1.7)
@@ -230,11 +221,6 @@ def law_series(found: AllocationFit, x: np.ndarray, panel: str = "") -> list[Dra
     return [DrawnSeries("sigmoid, not pinned down", grid, size, panel, look="dashed")]
 
 
-def point_text(point: FrontierPoint) -> str:
-    """What a reader sees who hovers over a budget."""
-    return f"{point.run}: {point.reward:z.3f} at {amount(point.compute)}"
-
-
 def targets(result: SweepResult) -> Figure | None:
     """For each target, the n that leads at each budget, and those that tie with it."""
     if not result.targets or not result.several_sizes:
@@ -246,7 +232,7 @@ def targets(result: SweepResult) -> Figure | None:
         low, high = np.array([(min(row.tied_group_sizes), max(row.tied_group_sizes)) for row in rows]).T
         led = [(row.best.compute, n) for row in target.budgets if (n := row.frontier_group_size) is not None]
         at, n = np.array(led).reshape(-1, 2).T
-        hovers = tuple(f"{row.best_run}: {row.reward:z.3f} at {amount(row.compute)}" for row in rows)
+        hovers = tuple(reached(row.best_run, row.reward, row.compute) for row in rows)
         drawn += [
             DrawnSeries("ties within noise", compute, best, name, low, high, look="spans", tone="quiet"),
             DrawnSeries("fitted frontier", at, n, name, look="steps", tone=0.7),
@@ -272,7 +258,7 @@ def holdout(result: SweepResult) -> Figure | None:
         compute, reward = curve.points.compute, curve.points.reward
         early, late = (compute > 0) & (compute <= found.cut), compute > found.cut
         low, high = found.predicted - found.half_width, found.predicted + found.half_width
-        hovers = tuple(f"{r:z.3f} at {amount(c)}" for c, r in zip(compute[late], reward[late], strict=True))
+        hovers = tuple(reached("", r, c) for c, r in zip(compute[late], reward[late], strict=True))
         drawn += [
             DrawnSeries("fitted", compute[early], reward[early], panel, look="dots", tone="quiet"),
             DrawnSeries("predicted", found.compute, found.predicted, panel, low, high, tone=0.25),
