@@ -226,10 +226,9 @@ def _steepness(stages: Stages, main: MetricAnalysis) -> SteepnessResult | None:
 
 
 def frontier_budgets(
-    main: MetricAnalysis, resampled: Bootstrap | None, allocation: AllocationFit | None = None
+    main: MetricAnalysis, resampled: Bootstrap | None, law: AllocationFit | None = None
 ) -> tuple[FrontierBudget, ...]:
     """n*(C), smoothed as in its law and with what the replicates say."""
-    law = allocation
     smoothed = dict(zip(law.compute.tolist(), law.smoothed.tolist(), strict=True)) if law else {}
     rows = []
     for point in main.frontier_points(main.frontier):
