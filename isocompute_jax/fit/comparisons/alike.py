@@ -75,6 +75,15 @@ def several_by(each: Iterable[ConfigurationRuns | Curve], field: str) -> dict[in
     return {value: own for value, own in members_by(each, field).items() if len(own) > 1}
 
 
+def covered(curve: Curve) -> tuple[float, float] | None:
+    """First and last compute after the base model's that all seeds reach; None where there is none."""
+    trained = [compute[compute > 0] for compute, _ in map(curve.of_seed, range(len(curve.seeds)))]
+    if not all(map(len, trained)):
+        return None
+    low, high = max(float(c[0]) for c in trained), min(float(c[-1]) for c in trained)
+    return (low, high) if low <= high else None
+
+
 def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Each seed at the same computes: compute [E] and reward [S, E], the base model's (compute 0) if all seeds have it.
 
@@ -82,12 +91,11 @@ def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """
     if not curve.pooled:
         return curve.compute, curve.per_seed
+    ends = covered(curve)
+    if ends is None:
+        return np.empty(0), np.empty((len(curve.seeds), 0))
     seeds = [curve.of_seed(i) for i in range(len(curve.seeds))]
-    trained = [compute[compute > 0] for compute, _ in seeds]
-    if not all(len(compute) for compute in trained):
-        return np.empty(0), np.empty((len(seeds), 0))
-    low, high = max(c[0] for c in trained), min(c[-1] for c in trained)
-    grid = merge_close(np.concatenate([c[(c >= low) & (c <= high)] for c in trained]))
+    grid = merge_close(curve.compute[(curve.compute >= ends[0]) & (curve.compute <= ends[1])])
     values = np.array([read_off(compute, reward, grid) for compute, reward in seeds])
     if all(compute[0] == 0 for compute, _ in seeds):
         base = np.array([[reward[0]] for _, reward in seeds])

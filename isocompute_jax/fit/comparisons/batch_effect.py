@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import Groups, parts, rewards_at, several_by
+from isocompute_jax.fit.comparisons.alike import Groups, covered, parts, rewards_at, several_by
 from isocompute_jax.fit.comparisons.comparison import (
     ComparisonResult,
     DrawnSeries,
@@ -141,7 +141,7 @@ def _effects(part: str, groups: Groups, metric: str, seed: int) -> BatchEffect |
 
 def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
     """[P] budgets at which a line of each kind has two configurations or more, all of their seeds evaluated."""
-    ends = [_covered(curve) for curve in curves]
+    ends = [covered(curve) for curve in curves]
     stretches = []
     for lines in kinds:
         pairs = [(ends[i], ends[j]) for line in lines for i in line for j in line if i < j]
@@ -159,15 +159,6 @@ def _budgets(curves: Sequence[Curve], *kinds: list[list[int]]) -> np.ndarray:
     known = np.isfinite(reward)
     both = [np.any([known[line].sum(axis=0) > 1 for line in lines], axis=0) for lines in kinds]
     return grid[np.all(both, axis=0)]
-
-
-def _covered(curve: Curve) -> tuple[float, float] | None:
-    """First and last compute that all seeds reach; None where there is no such stretch."""
-    own = [compute[compute > 0] for compute, _ in map(curve.of_seed, range(len(curve.seeds)))]
-    if not all(len(compute) for compute in own):
-        return None
-    low, high = max(float(c[0]) for c in own), min(float(c[-1]) for c in own)
-    return (low, high) if low < high else None
 
 
 def drawn_means(level: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -142,7 +142,8 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
     if not any((run.compute > 0).any() for run in runs):
         return None
     cut = _cut(runs)
-    evaluations = [max(_trained_until(run, cut) for run in group.runs) for group in groups]
+    fitted = [[run.compute[(run.compute > 0) & (run.compute <= cut)] for run in group.runs] for group in groups]
+    evaluations = [max(map(len, runs)) for runs in fitted]
     if np.median(evaluations) < LEAST_FITTED:
         return None
     found = _paths(groups, cut, options)
@@ -282,11 +283,6 @@ def _cut(runs: Sequence[RunCurve]) -> float:
     trained = np.concatenate([run.compute[run.compute > 0] for run in runs])
     along = trained.min() ** (1 - SHARE) * trained.max() ** SHARE
     return float(max(along, trained[trained <= along * (1 + SAME_COMPUTE)].max()))
-
-
-def _trained_until(run: RunCurve, cut: float) -> int:
-    """How many evaluations after the base model's a run has up to the cut."""
-    return int(np.count_nonzero((run.compute > 0) & (run.compute <= cut)))
 
 
 def _early(groups: Sequence[ConfigurationRuns], cut: float) -> list[ConfigurationRuns]:

@@ -6,7 +6,6 @@ import dataclasses
 
 from isocompute_jax.fit.comparisons.base_models import compare_base_models
 from isocompute_jax.fit.comparisons.batch_effect import compare_batches, compare_stability
-from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.comparisons.courses import batch_targets, best_batches, compare_shapes, data_sizes
 from isocompute_jax.fit.comparisons.held_out import compare_held_out
 from isocompute_jax.fit.comparisons.problems import (
@@ -26,12 +25,8 @@ def with_comparisons(result: SweepResult) -> SweepResult:
     Raises:
       InputError: a file of a run directory, or its counts of solved problems, are damaged.
     """
-    return dataclasses.replace(result, comparisons=tuple(_answers(result)))
-
-
-def _answers(result: SweepResult) -> list[ComparisonResult]:
     counts = alike(solve_trajectories(result.runs, eval_set=result.options.read.eval_set))
-    return [
+    answers = (
         *compare_held_out(result),
         *compare_training(result),
         *compare_problems(result, counts),
@@ -45,4 +40,5 @@ def _answers(result: SweepResult) -> list[ComparisonResult]:
         *compare_shapes(result),
         *compare_sets(result),
         *compare_base_models(result),
-    ]
+    )
+    return dataclasses.replace(result, comparisons=answers)

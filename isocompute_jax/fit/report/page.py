@@ -90,22 +90,19 @@ def comparison_sections(result: SweepResult, figures: Mapping[str, pathlib.Path]
       result: of the analysis.
       figures: name -> picture, as `draw_figures` returns them.
     """
-    found = []
-    for name, each in result.named_comparisons.items():
-        rows = tuple(tuple(row.get(key) for key in each.columns) for row in each.rows)
-        found.append(
-            Section(
-                title=each.title,
-                paragraphs=(each.about,),
-                figure=figures.get(name),
-                alt=each.alt,
-                how_to_read=each.how_to_read,
-                findings=each.findings,
-                columns=tuple(each.columns.values()),
-                rows=rows,
-            )
+    return [
+        Section(
+            title=each.title,
+            paragraphs=(each.about,),
+            figure=figures.get(name),
+            alt=each.alt,
+            how_to_read=each.how_to_read,
+            findings=each.findings,
+            columns=tuple(each.columns.values()),
+            rows=[[row.get(key) for key in each.columns] for row in each.rows],
         )
-    return found
+        for name, each in result.named_comparisons.items()
+    ]
 
 
 def interactive_data(result: SweepResult) -> str:
