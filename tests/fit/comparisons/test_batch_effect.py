@@ -1,13 +1,11 @@
 """The effects of B_problem and n against hand-worked numbers, a loop, and grids whose truth is known."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 import pytest
 
 from isocompute_jax.fit.comparisons.batch_effect import batch_effect
-from isocompute_jax.fit.read import ReadOptions, read_curves
 from tests.fit.comparisons.sweeps import run
 
 COMPUTE = np.geomspace(1e3, 1e5, 8)
@@ -110,11 +108,3 @@ def test_what_differs_in_more_is_not_compared():
 def test_one_batch_or_one_size_has_nothing_to_compare():
     assert batch_effect(grid(lambda n, b: 0.1, batches=(8,)), "r") == ()
     assert batch_effect(grid(lambda n, b: 0.1, sizes=(8,)), "r") == ()
-
-
-def test_recorded_sweeps_on_other_problems_are_not_compared():
-    """B_problem = 8 was run on 64 problems, B_problem = 2 on 1,661."""
-    gallery = pathlib.Path(__file__).parents[3] / "gallery"
-    runs, _ = read_curves([str(gallery / f"{name}.parquet") for name in ("problems_64", "hard_b2")], ReadOptions())
-    assert {run.facts.problems_per_batch for run in runs} == {2, 8}
-    assert batch_effect(runs, "avg@4") == ()
