@@ -25,9 +25,8 @@ class Value:
     low: float = math.nan  # ends of the interval; NaN where there is none
     high: float = math.nan
     stderr: float | None = dataclasses.field(default=None, metadata=OPTIONAL)
-    text: str = dataclasses.field(
-        default="", metadata=INTERNAL
-    )  # what a page shows; empty for `0.412 (0.396 to 0.431)`
+    # what a page shows; empty for `0.412 (0.396 to 0.431)`
+    text: str = dataclasses.field(default="", metadata=INTERNAL)
 
     def __str__(self) -> str:
         return self.text or f"{self.value:z.3f}" + (f" ({self.ends()})" if math.isfinite(self.low) else "")
@@ -41,6 +40,13 @@ class Value:
         """A number with its interval, or without one."""
         low, high = ends or (math.nan, math.nan)
         return cls(value, low, high, text=text)
+
+    @classmethod
+    def whole(cls, value: int, ends: tuple[int, int] | None) -> Value:
+        """`16 (8 to 32)`, `16 (16)` where the ends are alike, `16` without an interval."""
+        return cls.within(
+            value, ends, f"{value} ({' to '.join(map(str, dict.fromkeys(ends)))})" if ends else f"{value}"
+        )
 
     @classmethod
     def with_error(cls, value: float, stderr: float) -> Value:
@@ -122,9 +128,7 @@ class Picture:
     """How the numbers are laid out."""
 
     panel: Panel | None = None  # the axes of every panel, one for each `DrawnSeries.panel`; None where `stacked`
-    stacked: Mapping[str, Panel] = dataclasses.field(
-        default_factory=dict
-    )  # one below the other, with axes of their own
+    stacked: Mapping[str, Panel] = dataclasses.field(default_factory=dict)  # one below the other, with their own axes
     most: int = 12  # panels at most, spread evenly
     columns: int = 2
     height: float = 1.9  # inches of a panel

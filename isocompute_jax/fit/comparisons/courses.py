@@ -83,9 +83,7 @@ class Course:
     @property
     def cells(self) -> dict[str, int | Value]:
         """The first value, and the last one with its interval: `16 (8 to 32)`."""
-        last, ends = int(self.value[-1]), self.last95
-        text = "" if ends is None else f" ({' to '.join(map(str, dict.fromkeys(ends)))})"
-        return {"first": int(self.value[0]), "last": Value.within(last, ends, f"{last}{text}")}
+        return {"first": int(self.value[0]), "last": Value.whole(int(self.value[-1]), self.last95)}
 
     def drawn(self, name: str, tone: Tone, panel: str = "") -> DrawnSeries:
         """For a picture."""

@@ -27,7 +27,7 @@ from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, Dr
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.ties import compare
-from isocompute_jax.fit.intervals import PERCENTILES, holding
+from isocompute_jax.fit.intervals import PERCENTILES, holding, whole_or_none
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import reached, shortened, unit
@@ -377,15 +377,16 @@ def _row(result: SweepResult, found: HeldOut, h: int, fitted_size: int | None) -
         "predicted_run": found.configurations[k].name,
         "measured_run": found.configurations[best].name,
         "predicted": Value.within(predicted, holding(low, high, predicted)),
-        "measured": Value(measured, text=f"{measured:.3f}"),
+        "measured": Value(measured),
     }
     if not result.several_sizes:
         return row
     size, (least, most) = int(found.group_sizes[k]), found.group_size95[h].tolist()
-    ends = (least, most) if least <= size <= most else None
-    text = f"{size} ({' to '.join(map(str, dict.fromkeys(ends)))})" if ends else str(size)
-    sizes = {"predicted_n": Value.within(size, ends, text), "measured_n": int(found.group_sizes[best])}
-    return row | sizes | {"frontier_n": fitted_size}
+    return row | {
+        "predicted_n": Value.whole(size, whole_or_none((least, most), size)),
+        "measured_n": int(found.group_sizes[best]),
+        "frontier_n": fitted_size,
+    }
 
 
 def _outside(found: HeldOut, reward: np.ndarray, interval95: np.ndarray) -> dict[str, list[str]]:

@@ -417,7 +417,7 @@ def compare_uniformity(result: SweepResult, counts: Sequence[SolveTrajectories])
 def _uniformity_row(curve: UniformityCurve, number: int, trends: Sequence[UniformityTrend]) -> dict[str, Any]:
     """Largest mean gain, and U where runs are compared."""
     gain = float(np.nanmax(curve.gain.mean(axis=0)))
-    own = {"run": curve.run, "group_size": curve.group_size, "largest_gain": Value(gain, text=f"{gain:.3f}")}
+    own = {"run": curve.run, "group_size": curve.group_size, "largest_gain": Value(gain)}
     return own | {f"at_equal_{trend.at}": _over_runs(trend.values[number]) for trend in trends}
 
 
