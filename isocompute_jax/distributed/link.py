@@ -20,7 +20,6 @@ MOST_BYTES = 1 << 40
 PIECE_BYTES = 1 << 20
 """What is sent or read in one call, which may take the whole of a link's patience."""
 
-
 ARRAY, TUPLE, RECORD = 1, 2, 3
 """MessagePack's extension types."""
 

@@ -157,12 +157,12 @@ class TurnSampler:
 
 @dataclasses.dataclass(eq=False)
 class _Unfinished:
-    """A group some of whose rollouts are not done: the caller's request, what it became, and what there is so far."""
+    """A group some of whose rollouts are not done."""
 
-    request: SampleRequest
-    first: SampleRequest
+    request: SampleRequest  # the caller's
+    first: SampleRequest  # what is asked of the sampler in its place
     so_far: list[Completion]
-    left: int
+    left: int  # rollouts that are not done
 
 
 Key = tuple[str, int, int, int]

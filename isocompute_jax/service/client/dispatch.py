@@ -382,12 +382,9 @@ class Absence:
         self._served = False
 
     def check(self, members: Sequence[Member], *, serves: bool, gone: bool) -> InputError | RunError | None:
-        """What ends the run, if it has waited for too long.
+        """What ends the run, if it has waited for too long for one of the listed `members`.
 
-        Args:
-          members: those that are listed.
-          serves: whether one draws.
-          gone: whether none will without help.
+        One of them `serves` if it draws; they are `gone` if none will without help.
         """
         now = time.monotonic()
         if serves:

@@ -53,13 +53,11 @@ def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
 
 
 def lack(status: pb.StatusReply, *, routing: bool, turn_tokens: int, token_versions: bool) -> str:
-    """What the run needs and the server cannot do, and the remedy; empty for nothing.
+    """What the run needs and the server, by its `status`, cannot do, and the remedy; empty for nothing.
 
-    Args:
-      status: the server's answer.
-      routing: the run needs the experts that tokens went to.
-      turn_tokens: longest prompt and completion of rollouts drawn in turns; 0 where none are.
-      token_versions: it needs to know which weights drew each token, as these change while one is drawn.
+    It may need the experts that tokens went to (`routing`), room for `turn_tokens`, the longest prompt and completion
+    of rollouts drawn in turns (0 where none are), and which weights drew each token (`token_versions`), as these may
+    change meanwhile.
     """
     if routing and not status.routing:
         return (

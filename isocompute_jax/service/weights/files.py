@@ -40,8 +40,7 @@ BITS = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 class SharedFolder:
     """A folder that this user alone may enter, locked until it is removed or its process ends.
 
-    Args:
-      path: the folder. One that an earlier process left is taken over and emptied.
+    One that an earlier process left at `path` is taken over and emptied.
 
     Raises:
       BlockingIOError: a live process holds it.

@@ -42,9 +42,8 @@ CHUNK_STEPS = 16
 class JaxEngine:
     """Implements `service.server.engines.base.Engine` with this process's devices.
 
-    Args:
-      settings: what it serves, and on what. `max_slots` is rounded down to a multiple of `slot_multiple`; a group that
-        is larger than the free slots is cut. Without `load` weights are zero until the first update.
+    `settings.max_slots` is rounded down to a multiple of `slot_multiple`; a group that is larger than the free slots is
+    cut. Without `settings.load` weights are zero until the first update.
     """
 
     def __init__(self, settings: JaxSettings):

@@ -33,10 +33,8 @@ class VllmEngine:
 
     Every rollout is a request of its own, with a seed of its own: what it draws depends on nothing else, but for
     rounding, which varies with the batch that a step happens to compute. Weights are replaced in place with sampling
-    paused, and vLLM's prefix cache is keyed by version, so that no cached prefix outlives its weights.
-
-    Args:
-      settings: what it serves, and on what; without `load` weights are random until the first update.
+    paused, and vLLM's prefix cache is keyed by version, so that no cached prefix outlives its weights. Without
+    `settings.load` they are random until the first update.
     """
 
     def __init__(self, settings: VllmSettings):
