@@ -23,9 +23,8 @@ from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, make_curve
 from isocompute_jax.fit.read.sources import (
     TRAIN_REWARD,
-    Sources,
     find_sources,
-    read_directory,
+    read_config,
     run_names,
     training_reward,
 )
@@ -49,7 +48,7 @@ from isocompute_jax.fit.read.tables import (
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
 from isocompute_jax.records.printing import printable
-from isocompute_jax.records.run_files import EVAL, METRICS
+from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, METRICS
 
 LARGE_BYTES = 50_000_000
 """Inputs above this size show their progress even when stderr is not a terminal."""
@@ -83,11 +82,11 @@ def read_curves(
         reader.in_memory(sources)
     else:
         where = ", ".join(map(str, sources))
-        found = find_sources(sources, notices)
-        with _progress_bar(found, show=progress) as advance:
-            for path in found.directories:
+        directories, tables = find_sources(sources, notices)
+        with _progress_bar([*(path / EVAL for path in directories), *tables], show=progress) as advance:
+            for path in directories:
                 reader.directory(path, advance)
-            for path, name in run_names(found.tables).items():
+            for path, name in run_names(tables).items():
                 reader.table(path, advance, name)
     reader.report_unused_columns()
     curves = _number_seeds(reader.curves, reader.seeded, notices)
@@ -112,16 +111,17 @@ class _Reader:
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
         try:
-            run = read_directory(path)
+            facts, identity = read_config(path / CONFIG)
         except InputError as error:
             self._notices.finding(path, "run directory", str(error))
             return
-        for readings in self._runs_of_file(run.log, advance, name=run.name, facts=run.facts):
-            curve = make_curve(readings, self._options, self._notices, identity=run.identity, finished=run.finished)
+        name, finished = path.name or path.resolve().name, (path / DONE).exists()
+        for readings in self._runs_of_file(path / EVAL, advance, name=name, facts=facts):
+            curve = make_curve(readings, self._options, self._notices, identity=identity, finished=finished)
             self.curves.append(self._with_training(curve, path / METRICS))
             self.seeded.append(True)
-            if not run.finished:
-                text = f"run {run.name} is not finished: used up to {curve.compute[-1]:g}"
+            if not finished:
+                text = f"run {name} is not finished: used up to {curve.compute[-1]:g}"
                 self._notices.note("--runs", "run that is not finished", text)
 
     def _with_training(self, curve: RunCurve, log: pathlib.Path) -> RunCurve:
@@ -256,9 +256,8 @@ def open_table(path: pathlib.Path) -> TableFile:
 
 
 @contextlib.contextmanager
-def _progress_bar(sources: Sources, *, show: bool) -> Iterator[Advance]:
+def _progress_bar(files: Sequence[pathlib.Path], *, show: bool) -> Iterator[Advance]:
     """A bar on stderr, and what moves it."""
-    files = [*(path / EVAL for path in sources.directories), *sources.tables]
     total = sum(path.stat().st_size for path in files if path.exists())
     if not show or not (sys.stderr.isatty() or total > LARGE_BYTES):
         yield lambda _: None

@@ -6,7 +6,6 @@ out of metrics.jsonl: what a run's own problems gave, between its evaluations.
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import itertools
 import json
@@ -24,7 +23,7 @@ from isocompute_jax.fit.read.read_options import FACTS, is_whole
 from isocompute_jax.fit.read.tables import TableError
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import curve_identity_of
-from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, HISTORY, find_runs
+from isocompute_jax.records.run_files import CONFIG, EVAL, HISTORY, find_runs
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 """Of tables."""
@@ -40,16 +39,8 @@ def is_table(path: pathlib.Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """What is to be read, each once and in the order given: [R] run directories and [T] tables."""
-
-    directories: tuple[pathlib.Path, ...]
-    tables: tuple[pathlib.Path, ...]
-
-
-def find_sources(given: Sequence[str], notices: Notices) -> Sources:
-    """Expands globs and folders.
+def find_sources(given: Sequence[str], notices: Notices) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """The run directories and the tables to read, each once and in the order given; globs and folders are expanded.
 
     Raises:
       InputError: something does not exist, a glob has no match, or a file is no table.
@@ -59,8 +50,8 @@ def find_sources(given: Sequence[str], notices: Notices) -> Sources:
     found: dict[pathlib.Path, pathlib.Path] = {}
     for path in (path for text in given for path in _expand(str(text), notices)):
         found.setdefault(pathlib.Path(os.path.realpath(path)), path)
-    directories = tuple(path for path in found.values() if path.is_dir())
-    return Sources(directories, tuple(path for path in found.values() if not path.is_dir()))
+    paths = list(found.values())
+    return [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
 
 
 def run_names(tables: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
@@ -123,30 +114,17 @@ def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
     yield from found
 
 
-@dataclasses.dataclass(frozen=True)
-class RunDirectory:
-    """A run directory whose config.json has been read; `identity` and `finished` as in `RunCurve`."""
-
-    name: str
-    log: pathlib.Path
-    facts: dict[str, int]
-    identity: dict[str, Any]
-    finished: bool
-
-
-def read_directory(path: pathlib.Path) -> RunDirectory:
-    """Reads config.json of a run directory.
+def read_config(path: pathlib.Path) -> tuple[dict[str, int], dict[str, Any]]:
+    """The facts and the identity of a run (as in `RunCurve`), from its config.json.
 
     Raises:
       InputError: it cannot be read, or lacks a fact.
     """
     try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-        facts = _facts(config)
-        name, done = path.name or path.resolve().name, (path / DONE).exists()
-        return RunDirectory(name, path / EVAL, facts, curve_identity_of(config), done)
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return _facts(config), curve_identity_of(config)
     except (InputError, OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path / CONFIG}: run left out: {error}") from None
+        raise InputError(f"{path}: run left out: {error}") from None
 
 
 def _facts(config: Any) -> dict[str, int]:
