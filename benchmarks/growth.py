@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from benchmarks.shared import in_a_process, kept_points, median_seconds, names, print_head, print_row, save_picture
+from benchmarks.shared import (
+    in_a_process,
+    kept_points,
+    median_seconds,
+    names,
+    print_head,
+    print_row,
+    random_group,
+    save_picture,
+)
 from isocompute_jax import app
 
 PROBLEMS, PROMPT, COMPLETION = 4, 16, 16
@@ -114,24 +123,13 @@ def measure(*, tokens: int, group_size: int, vocabulary: int, devices: int) -> P
 def _batch(tokens: int, group_size: int, vocabulary: int, shards: int) -> tuple[Any, int]:
     """Random rollouts, laid out in one micro-batch, and how many they are."""
     from isocompute_jax import learner
-    from isocompute_jax.records.rollout import Completion, RolloutGroup
 
     rng = np.random.default_rng(0)
     problems, size = (1, 1) if tokens else (PROBLEMS, group_size)
     prompt = tokens // 8 if tokens else PROMPT
     completion = tokens - prompt if tokens else COMPLETION
 
-    def drawn() -> Completion:
-        ids = rng.integers(0, vocabulary, completion).astype(np.int32)
-        logprobs = np.full(completion, -np.log(vocabulary), np.float32)
-        return Completion.drawn(ids, logprobs, np.zeros(completion, np.int32), "length")
-
-    groups = [
-        RolloutGroup(
-            str(i), 0, rng.integers(0, vocabulary, prompt).astype(np.int32), tuple(drawn() for _ in range(size))
-        )
-        for i in range(problems)
-    ]
+    groups = [random_group(rng, str(i), prompt, [completion] * size, vocabulary=vocabulary) for i in range(problems)]
     sizes: dict[str, Any] = dict(
         problems_per_batch=problems, group_size=size, max_prompt_tokens=prompt, max_tokens=completion,
         microbatch_tokens=problems * size * (prompt + completion) * shards, batch_shards=shards,

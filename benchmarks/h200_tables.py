@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.shared import row
+from benchmarks.shared import head, row
 
 GIB = 2**30
 Line = dict[str, Any]
@@ -30,16 +30,15 @@ def tables(lines: Sequence[Line]) -> Iterator[str]:
             yield ", ".join(f"{name} {value or '-'}" for name, value in line.items() if name != "kind")
         elif line["kind"] == "missing":
             yield f"Missing: {line['name']}: {line['why']}"
-    for kind, head in HEADS.items():
+    for kind, columns in HEADS.items():
         found = [line for line in lines if line["kind"] == kind]
         if not found:
             continue
         yield ""
-        yield row(*head)
-        yield row(":--", *["--:"] * (len(head) - 1))
+        yield from head(columns)
         for line in found:
             cells = _cells(line, lines) if line["status"] == "ok" else [f"{line['status']}: {line['why']}"]
-            yield row(line["name"], *cells, *[""] * (len(head) - 1 - len(cells)))
+            yield row(line["name"], *cells, *[""] * (len(columns) - 1 - len(cells)))
 
 
 def _cells(line: Line, lines: Sequence[Line]) -> list[str]:

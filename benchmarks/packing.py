@@ -20,10 +20,9 @@ import jax
 import numpy as np
 from absl import flags
 
-from benchmarks.shared import print_head, print_row
+from benchmarks.shared import print_head, print_row, random_group
 from isocompute_jax import app, learner
 from isocompute_jax.learner.packing import shard_attention
-from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 MAX_PROMPT, MAX_TOKENS = 2_000, 14_000
 
@@ -47,23 +46,6 @@ def draw_lengths(rng: np.random.Generator, problems: int = 64, group_size: int =
     """Lengths of prompts [P] and of completions [P, G]."""
     completions = np.ceil(rng.lognormal(np.log(2_000), 1.0, (problems, group_size)))
     return rng.integers(200, MAX_PROMPT + 1, problems), np.minimum(completions, MAX_TOKENS).astype(int)
-
-
-def make_groups(rng: np.random.Generator, prompts: np.ndarray, completions: np.ndarray) -> list[RolloutGroup]:
-    """Groups of such lengths, of random tokens."""
-    groups = []
-    for prompt, lengths in zip(prompts, completions, strict=True):
-        drawn = tuple(
-            Completion.drawn(
-                rng.integers(0, 150_000, length).astype(np.int32),
-                rng.normal(-1.0, 0.5, length).astype(np.float32),
-                np.zeros(length, np.int32),
-                "stop",
-            )
-            for length in lengths
-        )
-        groups.append(RolloutGroup("p", 0, rng.integers(0, 150_000, prompt).astype(np.int32), drawn))
-    return groups
 
 
 def in_order(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
@@ -129,7 +111,7 @@ def main() -> None:
     for seed in range(STEPS.value):
         rng = np.random.default_rng(seed)
         prompts, completions = draw_lengths(rng, PROBLEMS.value)
-        groups = make_groups(rng, prompts, completions)
+        groups = [random_group(rng, "p", *lengths) for lengths in zip(prompts, completions, strict=True)]
         lengths = np.ravel(prompts[:, None] + completions).tolist()
         found["padded"].append(of_rows([[length] for length in lengths], longest, microbatch, shards))
         found["in order"].append(of_rows(in_order(lengths, row_tokens), row_tokens, microbatch, shards))

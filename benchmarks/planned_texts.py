@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.shared import head, row
 from isocompute_jax.accelerators import DEVICES, GIB
 
 Plans = Mapping[str, Mapping[str, Any]]
@@ -171,10 +172,10 @@ def reproduce_phases(plans: Plans) -> str:
         ),
         ("7 Report", "0", "what the paper's findings are here", ""),
     )
-    lines = ["| phase | device-hours | what you know after it | it ends when |", "| :-- | --: | :-- | :-- |"]
+    lines = head(("phase", "device-hours", "what you know after it", "it ends when"), left=(0, 2, 3))
     for name, *cells in rows:
         anchor = name.lower().replace(",", "").replace(" ", "-")
-        lines.append(f"| [{name}](#{anchor}) | {' | '.join(cells)} |")
+        lines.append(row(f"[{name}](#{anchor})", *cells))
     return "\n".join(lines)
 
 
@@ -200,10 +201,10 @@ def reproduce_pilot(plans: Plans) -> str:
 
 def reproduce_sweep(plans: Plans) -> str:
     """Device-hours of each n and budget, and how long that is."""
-    lines = ["| n | steps to C | 65,536 | 131,072 | 262,144 | 524,288 |", "| --: | --: | --: | --: | --: | --: |"]
+    lines = head(("n", "steps to C", *(f"{compute:,}" for compute in COLUMNS)), left=())
     for n in GROUP_SIZES:
-        cells = " | ".join(span(_hours(plans, f"reproduce_n{n}", compute)) for compute in COLUMNS)
-        lines.append(f"| {n} | {WHOLE // (64 * n):,} | {cells} |")
+        cells = (span(_hours(plans, f"reproduce_n{n}", compute)) for compute in COLUMNS)
+        lines.append(row(n, f"{WHOLE // (64 * n):,}", *cells))
     lines.append(f"| all | | {' | '.join(span(_sweep(plans, compute)) for compute in COLUMNS)} |")
     wall, two = _wall(plans, "reproduce_n8"), _times(_sweep(plans, WHOLE), 1 / 16)
     said = (
@@ -252,8 +253,8 @@ def reproduce_questions(plans: Plans) -> str:
             f"as on Hard: at n = 16 the plans say {span(easy)} and {span(run)}",
         ),
     )
-    lines = ["| question | runs | device-hours |", "| :-- | :-- | --: |"]
-    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
+    lines = head(("question", "runs", "device-hours"), left=(0, 1))
+    return "\n".join([*lines, *(row(*cells) for cells in rows)])
 
 
 def cluster_study(plans: Plans) -> str:
@@ -298,16 +299,13 @@ def cluster_slice(plans: Plans) -> str:
 
 
 def _runs(rows: Sequence[tuple[str, str, int, Mapping[str, Any]]]) -> str:
-    lines = [
-        "| learner | servers | n | device-hours | hours | the learner is busy |",
-        "| :-- | :-- | --: | --: | --: | --: |",
-    ]
+    lines = head(("learner", "servers", "n", "device-hours", "hours", "the learner is busy"), left=(0, 1))
     last = ("", "")
     for learner, servers, n, figures in rows:
         who = ("", "") if (learner, servers) == last else (learner, servers)
         last = learner, servers
         hours, wall, busy = span(figures["device_hours"]), span(figures["wall_hours"]), _share(figures["learner"])
-        lines.append(f"| {who[0]} | {who[1]} | {n} | {hours} | {wall} | {busy} |")
+        lines.append(row(*who, n, hours, wall, busy))
     return "\n".join(lines)
 
 
@@ -351,12 +349,12 @@ PUBLISHED = {
 def published(plans: Plans) -> str:
     """Plans beside what papers say of the runs themselves."""
     longest = span(plans["scalerl_8b_longest"]["figures"]["device_hours"])
-    lines = ["| recipe | plan, H200-hours | published | times the plan | why |", "| :-- | --: | :-- | --: | :-- |"]
+    lines = head(("recipe", "plan, H200-hours", "published", "times the plan", "why"), left=(0, 2, 4))
     for name, (said, hours, why) in PUBLISHED.items():
         low, high = plans[name]["figures"]["device_hours"]
         times = span([hours / high, hours / low])
         recipe = f"`{name.removesuffix('_one_host')}`" + ", on one host" * name.endswith("_one_host")
-        lines.append(f"| {recipe} | {span([low, high])} | {said} | {times} | {why.format(longest=longest)} |")
+        lines.append(row(recipe, span([low, high]), said, times, why.format(longest=longest)))
     return "\n".join(lines)
 
 

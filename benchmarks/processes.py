@@ -12,6 +12,7 @@ beats; the last two take `--stall_s`, the limit of a run.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.context
 import os
@@ -24,14 +25,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from absl import flags
 
-from benchmarks.shared import median_seconds
+from benchmarks.shared import median_seconds, random_group
 from isocompute_jax import app
 from isocompute_jax.distributed import Team
 from isocompute_jax.distributed.environment import Place
 from isocompute_jax.distributed.link import Codec
 from isocompute_jax.distributed.meeting import about, meet
 from isocompute_jax.experiment.workdir import RECORDS
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.rollout import RolloutGroup
 
 _PROCESSES = flags.DEFINE_list("processes", ["2", "8"], "Numbers of processes.")
 _ROLLOUTS = flags.DEFINE_integer("rollouts", 512, "Rollouts of a batch.", 1)
@@ -60,17 +61,9 @@ def main() -> None:
 
 def batch(rollouts: int, tokens: int) -> list[RolloutGroup]:
     """A batch of random tokens."""
-    rng = np.random.default_rng(0)
-
-    def completion() -> Completion:
-        drawn = rng.integers(0, 150_000, tokens).astype(np.int32)
-        return Completion.drawn(drawn, rng.standard_normal(tokens, np.float32), np.zeros(tokens, np.int32), "length")
-
-    prompt = np.arange(128, dtype=np.int32)
-    return [
-        RolloutGroup(f"p{i}", 0, prompt, tuple(completion() for _ in range(GROUP)), np.zeros(GROUP, np.float32))
-        for i in range(max(1, rollouts // GROUP))
-    ]
+    rng, rewards = np.random.default_rng(0), np.zeros(GROUP, np.float32)
+    groups = [random_group(rng, f"p{i}", 128, [tokens] * GROUP) for i in range(max(1, rollouts // GROUP))]
+    return [dataclasses.replace(group, rewards=rewards) for group in groups]
 
 
 Others = list[multiprocessing.context.SpawnProcess]

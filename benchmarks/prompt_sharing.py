@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from absl import flags
 
-from benchmarks.shared import in_turns, print_head, print_row, spread
+from benchmarks.shared import in_turns, print_head, print_row, random_group, spread
 from isocompute_jax import app, learner, model
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.rollout import RolloutGroup
 
 PROBLEMS, LONGEST, ROW_TOKENS = 16, 64, 512
 
@@ -66,12 +66,10 @@ def draw(case: Case) -> list[RolloutGroup]:
         drawn = np.ceil(rng.lognormal(np.log(LONGEST / 4), 1.0, lengths.shape))
         lengths = np.minimum(drawn, LONGEST).astype(int)
 
-    def completion(length: int) -> Completion:
-        ids = rng.integers(0, model.EMBEDDED.vocab_size, length).astype(np.int32)
-        return Completion.drawn(ids, np.full(length, -3.0, np.float32), np.zeros(length, np.int32), "length")
-
-    prompts = rng.integers(0, model.EMBEDDED.vocab_size, (PROBLEMS, case.prompt)).astype(np.int32)
-    return [RolloutGroup(str(i), 0, prompts[i], tuple(map(completion, row.tolist()))) for i, row in enumerate(lengths)]
+    vocabulary = model.EMBEDDED.vocab_size
+    return [
+        random_group(rng, str(i), case.prompt, row.tolist(), vocabulary=vocabulary) for i, row in enumerate(lengths)
+    ]
 
 
 def cells_of(case: Case) -> tuple[str, ...]:

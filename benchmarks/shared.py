@@ -1,4 +1,7 @@
-"""What benchmarks share: Markdown tables, flags, timings, and measurements in processes of their own. Nothing heavy."""
+"""What benchmarks share: Markdown tables, flags, timings, measurements in processes of their own, random rollouts.
+
+Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import numpy as np
 from absl import flags
 
 from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
 def row(*cells: object) -> str:
@@ -29,10 +33,14 @@ def print_row(*cells: object) -> None:
     print(row(*cells), flush=True)
 
 
-def print_head(columns: Sequence[str], *, left: Collection[int] = (0,)) -> None:
+def head(columns: Sequence[str], *, left: Collection[int] = (0,)) -> list[str]:
     """The head of a Markdown table, of which columns `left` are aligned to the left and the others to the right."""
-    print_row(*columns)
-    print_row(*(":--" if place in left else "--:" for place in range(len(columns))))
+    return [row(*columns), row(*(":--" if place in left else "--:" for place in range(len(columns))))]
+
+
+def print_head(columns: Sequence[str], *, left: Collection[int] = (0,)) -> None:
+    """Prints it at once."""
+    print("\n".join(head(columns, left=left)), flush=True)
 
 
 def spread(values: Iterable[float]) -> str:
@@ -101,6 +109,20 @@ def in_a_process(module: str, arguments: Sequence[str], *, what: str) -> dict[st
 def peak_mib() -> float:
     """The most resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # in KiB on Linux
+
+
+def random_group(
+    rng: np.random.Generator, name: str, prompt: int, lengths: Iterable[int], *, vocabulary: int = 150_000
+) -> RolloutGroup:
+    """A group of random tokens: so many of its prompt, and as many of each completion as `lengths` say."""
+
+    def completion(length: int) -> Completion:
+        ids = rng.integers(0, vocabulary, length).astype(np.int32)
+        logprobs = rng.normal(-1.0, 0.5, length).astype(np.float32)
+        return Completion.drawn(ids, logprobs, np.zeros(length, np.int32), "length")
+
+    ids = rng.integers(0, vocabulary, prompt).astype(np.int32)
+    return RolloutGroup(name, 0, ids, tuple(map(completion, lengths)))
 
 
 def kept_points(path: str | None) -> dict[str, Any]:
