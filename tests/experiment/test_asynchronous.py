@@ -66,10 +66,8 @@ CASES = [  # of a run of 6 steps with evaluations after 0, 2, 3, 4 and 6, and ch
     *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in (
-            ("update_weights", "", 0, 0),
             ("completed", "train", 3, 3),
             ("completed", "evaluation", 8, 6),
-            ("completed", "agreement", 0, 0),
         )
     ),
 ]

@@ -22,7 +22,7 @@ MAKE_MODEL = "isocompute_jax.make_model"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "llama4_text"])
+@pytest.mark.parametrize("family", ["qwen3", "llama4_text"])
 def test_a_small_model_trains_and_transformers_loads_the_result(tmp_path, family):
     from transformers import AutoModelForCausalLM
 

@@ -171,35 +171,27 @@ def test_evaluation_does_not_change_training(base_run, tmp_path):
     short = override(base_run, "max_compute", 6 * 64)
     sets = base_run.evaluation.sets
     logs = []
-    for number, some in enumerate(({}, sets, {**sets, "again": sets["train"]})):
+    for number, some in enumerate(({}, {**sets, "again": sets["train"]})):
         loop.train(override(short, "evaluation.sets", some), tmp_path / str(number))
         lines = builders.log_lines(tmp_path / str(number), run_files.METRICS)
         logs.append([{k: v for k, v in line.items() if not k.startswith("evaluation")} for line in lines])
-    assert logs[0] == logs[1] == logs[2]
-    weights = [(tmp_path / str(number) / "model" / "model.safetensors").read_bytes() for number in range(3)]
-    assert weights[0] == weights[1] == weights[2]
+    assert logs[0] == logs[1]
+    weights = [(tmp_path / str(number) / "model" / "model.safetensors").read_bytes() for number in range(2)]
+    assert weights[0] == weights[1]
     assert not (tmp_path / "0" / run_files.EVAL).exists()
-    names = [line["eval_set"] for line in run_files.read_lines(tmp_path / "2" / run_files.EVAL)]
+    names = [line["eval_set"] for line in run_files.read_lines(tmp_path / "1" / run_files.EVAL)]
     assert names[:3] == ["validation", "train", "again"]
-
-
-@pytest.mark.slow
-def test_max_problems_takes_the_first(base_run, tmp_path):
-    config = override(override(base_run, "evaluation.max_problems", 3), "max_compute", 64)
-    loop.train(config, tmp_path)
-    assert {line["problems"] for line in run_files.read_lines(tmp_path / run_files.EVAL)} == {3}
 
 
 # --- training
 
 
 @pytest.mark.slow
-def test_seeds_differ_and_repeat(base_run, tmp_path):
-    short = override(base_run, "max_compute", 4 * 64)
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        loop.train(override(short, "seed", seed), tmp_path / name)
-    [a, b, c] = [builders.log_lines(tmp_path / name, run_files.METRICS) for name in "abc"]
-    assert a == b != c
+def test_another_seed_draws_other_rollouts(base_run, undisturbed, tmp_path):
+    """That one seed repeats itself, bit for bit, is what every test of resuming shows."""
+    loop.train(dataclasses.replace(base_run, seed=6, max_compute=64, evaluation=EvaluationConfig()), tmp_path)
+    [line], [other, *_] = (run_files.read_lines(path / run_files.METRICS) for path in (tmp_path, undisturbed))
+    assert all(line[name] != other[name] for name in ("reward", "tokens", "gradient_norm"))
 
 
 def test_steps_without_signal_leave_the_weights_and_count_as_compute(base_run, tmp_path):
@@ -275,21 +267,6 @@ def test_a_sharded_run_equals_one_device(base_run, tmp_path):
     for one, many in zip(*(builders.log_lines(tmp_path / n, run_files.METRICS) for n in ("one", "many")), strict=True):
         assert one["reward"] == many["reward"] and one["tokens"] == many["tokens"]
         assert one["gradient_norm"] == pytest.approx(many["gradient_norm"], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_sharded_run_resumes_exactly(base_run, tmp_path):
-    config = dataclasses.replace(base_run, max_compute=64 * 3, evaluation=EvaluationConfig())
-    config = override(config, "mesh.data", 2)
-    loop.train(config, tmp_path / "whole")
-
-    def dies():
-        raise KeyboardInterrupt
-
-    with builders.before_step(3, dies), pytest.raises(KeyboardInterrupt):
-        loop.train(config, tmp_path / "run")
-    loop.train(config, tmp_path / "run")
-    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_problem_set_size_trains_on_the_first(base_run):

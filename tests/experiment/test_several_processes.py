@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from tests.experiment import builders
 from tests.experiment.learners import Learners, Source, lines, log_of
-from tests.launch.processes import free_ports
 
 pytestmark = pytest.mark.slow
 STALL_S = 5
@@ -152,15 +150,14 @@ def killed(two, keeping, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(fsdp=2), MeshConfig()])
-def test_a_run_of_two_processes_continues_on_one(killed, run, undisturbed, tmp_path, mesh, monkeypatch):
+def test_a_run_of_two_processes_continues_on_one(killed, run, undisturbed, tmp_path, monkeypatch):
     """The state is that of two, bit for bit; the next gradient agrees up to rounding, counts and data order exactly."""
     workdir, restored = tmp_path / "run", []
     shutil.copytree(killed, workdir)
     last = builders.kept_checkpoints(killed)[-1]
     resume = checkpoints.resume
     monkeypatch.setattr(checkpoints, "resume", lambda *args: restored.append(resume(*args)) or restored[-1])
-    alone = dataclasses.replace(run, mesh=mesh, checkpoints=CheckpointsConfig(keep_every=1))
+    alone = dataclasses.replace(run, mesh=MeshConfig(), checkpoints=CheckpointsConfig(keep_every=1))
     loop.train(alone, workdir)
     assert_restored(restored[0], killed, undisturbed, last)
     ours, theirs = (gradient(path, last) for path in (workdir, undisturbed))
@@ -212,47 +209,6 @@ def test_what_differs_between_them_is_said_by_all_and_nothing_is_left(two, confi
         said = log_of(tmp_path / "run", index).read_text()
         assert "is of another config: config.seed is 7 there, and 0 in process 0" in said and "Traceback" not in said
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("own", "codes", "said"),
-    [
-        (
-            {0: ["--start_s=1"], 1: ["--start_s=1", "--coordinator=127.0.0.1:1"]},
-            [1, 1],
-            [
-                "process 1 of 2 did not come to {place} within 1 s (--start_s): are they started, with this",
-                "process 0 cannot be reached at --coordinator=127.0.0.1:1 for 1 s (--start_s): Connection refused.",
-            ],
-        ),
-        (
-            {1: ["--process_count=3"]},
-            [2, 2],
-            ["was told of 3 processes, process 0 (", "of 2: give all the same --process_count"],
-        ),
-    ],
-)
-def test_who_does_not_come_to_the_meeting_or_to_another(two, config, tmp_path, own, codes, said):
-    place = f"127.0.0.1:{free_ports(2)}"
-    own = {index: [f"--coordinator={place}", *own.get(index, [])] for index in (0, 1)}
-    with two.running(config, tmp_path / "run", own=own) as run:
-        assert [process.wait() for process in run] == codes
-    for index, text in enumerate(said):
-        [line] = log_of(tmp_path / "run", index).read_text().splitlines()
-        assert line.startswith("error: ") and text.format(place=place) in line
-
-
-def test_a_port_above_the_coordinators_that_another_program_has_is_named_by_all(two, config, tmp_path):
-    port = free_ports(2)
-    own = {index: [f"--coordinator=127.0.0.1:{port}"] for index in (0, 1)}
-    with (
-        socket.create_server(("127.0.0.1", port + 1)),
-        two.running(config, tmp_path / "run", own=own) as run,
-    ):
-        assert [process.wait() for process in run] == [2, 2]
-    for index in (0, 1):
-        [line] = log_of(tmp_path / "run", index).read_text().splitlines()
-        assert f"cannot listen at the port above it, {port + 1}: Address already in use. Another program has it" in line
 
 
 def test_a_mesh_of_other_devices_than_theirs_is_refused(processes, config, tmp_path):

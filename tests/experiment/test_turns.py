@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import signal
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from isocompute_jax.sampling import TurnSampler
 from isocompute_jax.tasks import PromptConfig, Prompts
 from isocompute_jax.tasks.embedded import LONGEST_ANSWER, Calculator, calculate, make_sums
 from tests.experiment import builders
-from tests.experiment.processes import wait_for
 from tests.experiment.samplers import LaggingSampler, Makes
 from tests.sampling.turn_builders import RuleSampler, Scripted
 
@@ -100,21 +98,6 @@ def test_an_asynchronous_run_mixes_versions_within_its_window(config, tokenizer,
         assert (np.diff(versions) >= 0).all()
         if len(context):
             assert set(versions[context]) == {versions[context[-1] + 1]}
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_it_ends_the_same(config, processes, tmp_path):
-    file = builders.write_config(tmp_path / "config.json", config)
-    processes.finish(file, tmp_path / "whole")
-    metrics = tmp_path / "run" / run_files.METRICS
-    with processes.train(file, tmp_path / "run") as process:
-        checkpoints = tmp_path / "run" / run_files.CHECKPOINTS
-        wait_for(process, lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 2)
-        wait_for(process, lambda: any(entry.name.isdigit() for entry in checkpoints.iterdir()))  # in the background
-        process.send(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    assert "resuming from step" in processes.finish(file, tmp_path / "run")
-    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("evaluated", [False, True])

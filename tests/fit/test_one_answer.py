@@ -18,7 +18,7 @@ from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.report.answers import LABELS
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
-BUDGETS = {"problems_64": (2e4, 131_072.0, 4e5), "late": (), "hard_b2": (3e4,), "easy_64": (2_500.0, 6e4)}
+BUDGETS = {"problems_64": (2e4, 131_072.0, 4e5), "late": (), "hard_b2": (3e4,)}
 QUICK = "hard_b2"
 PART = r'data-part="{}"[^>]*>(.*?)</'
 

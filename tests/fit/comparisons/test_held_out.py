@@ -212,7 +212,7 @@ def test_the_report_has_it_with_its_picture(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(0, 1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 3, 4), (0, 1, 3, 4)])
+@pytest.mark.parametrize("seeds", [(0, 1, 2, 3, 4), (1, 2, 3, 4)])
 def test_the_recorded_sweep_is_predicted(seeds):
     """90% of the measured rewards inside, n* within one octave, of those that rose after the cut too."""
     found = held_out_quarter(recorded(*seeds), STRICT)
