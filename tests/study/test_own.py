@@ -19,7 +19,6 @@ from isocompute_jax.sweeps.watch import Limits
 from tests import mains
 from tests.experiment import builders
 from tests.launch import processes, slurm_programs
-from tests.study.test_study import run_in_this_process
 
 ALL = CurationConfig(samples=4, sets=(), ranges={"all": (0.0, 1.0)}, validation_size=8)
 
@@ -101,18 +100,6 @@ def test_flags_that_do_not_go_together(flags, message):
 
 
 @pytest.mark.slow
-def test_on_this_machine_it_ends_in_a_report_and_does_nothing_again(tmp_path, monkeypatch):
-    preset, root = make_preset(tmp_path), tmp_path / "study"
-    monkeypatch.setattr(stages, "run_sweep", run_in_this_process)
-    [report] = stages.run_study(preset, root, workers=1)
-    assert preset.run.model in report.read_text() and "All problems: how many rollouts" in report.read_text()
-    assert len(run_files.find_runs(root / "runs" / "all")) == 2 and not (root / "base").exists()
-    written = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
-    assert stages.run_study(preset, root, workers=1) == [report]
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == written
-
-
-@pytest.mark.slow
 def test_on_slurm_curation_and_runs_are_jobs(tmp_path, monkeypatch):
     """With the real batch script and real processes; the runs sample in the learner."""
     preset, root = make_preset(tmp_path), tmp_path / "study"
@@ -127,7 +114,8 @@ def test_on_slurm_curation_and_runs_are_jobs(tmp_path, monkeypatch):
         return slurm.SlurmScheduler(folder, SlurmOptions())
 
     [report] = stages.run_study(preset, root, workers=None, cluster=cluster)
-    assert report.exists()
+    assert preset.run.model in report.read_text() and "All problems: how many rollouts" in report.read_text()
+    assert len(run_files.find_runs(root / "runs" / "all")) == 2 and not (root / "base").exists()
     assert all(run_files.read_run(run).done for run in run_files.find_runs(root / "runs" / "all"))
     jobs = sorted(path.name for path in (tmp_path / "slurm" / "jobs").iterdir())
     assert jobs == ["101", "102_0", "102_1"]
