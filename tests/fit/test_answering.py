@@ -52,16 +52,6 @@ def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(
     assert [row.confidence for row in rows] == ["sure", "sure", "sure", "likely"]  # nothing is sure beyond the data
 
 
-def test_no_difference_is_a_tie_and_not_an_answer(tmp_path):
-    same = {n: CROSSING[4] for n in (4, 8, 16)}
-    root = write_sweep(tmp_path / "runs", curves=same, noise=0.02)
-    result = analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0))
-    tied = [answer for answer in result.answers if answer.confidence == "tied"]
-    assert len(tied) >= len(result.answers) // 3
-    assert all(len(answer.tied_group_sizes) > 1 for answer in tied)
-    assert not any(answer.confidence == "sure" for answer in tied)
-
-
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
     quiet = {"bootstrap": "none", "holdout": 0.0}

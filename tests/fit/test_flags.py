@@ -142,6 +142,7 @@ def test_steps_are_a_unit(parse):
         ("--constants=n=8", "--constants: n is not one of"),
         ("--tolerance=0", "--tolerance=0"),
         ("--records=bucketed", "--records=bucketed needs --bin_width"),
+        ("--bin_width=1.5", "--bin_width"),
     ],
 )
 def test_a_bad_flag_is_named(parse, argument, message):

@@ -1,7 +1,5 @@
 """What counts as a collapse, and from which B_problem on there is none."""
 
-import pathlib
-
 import numpy as np
 import pytest
 
@@ -11,12 +9,10 @@ from isocompute_jax.fit.comparisons.batch_effect import (
     smallest_stable,
     stable_batches,
 )
-from isocompute_jax.fit.read import ReadOptions, read_curves
 from tests.fit.comparisons.sweeps import run
 
 COMPUTE = np.geomspace(1e3, 1e5, 8)
 RISES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.62]
-GALLERY = pathlib.Path(__file__).parents[3] / "gallery"
 
 
 def collapse(*reward, base=0.05):
@@ -94,13 +90,3 @@ def test_what_no_collapse_in_a_few_seeds_leaves_open():
 
 def test_one_batch_per_n_has_no_question():
     assert stable_batches(sweep(batches=(8,)), "r") == []
-
-
-def test_recorded_runs_fall_slowly_and_none_collapses():
-    """n = 4 on 64 problems ends with 0.21 of 0.33: they are learned by heart, and nothing breaks."""
-    runs, _ = read_curves([str(GALLERY / "problems_64.parquet")], ReadOptions())
-    found = [
-        find_collapse(r.compute, r.columns["avg@4"], base=0.048, reward_range=(0.0, 1.0))
-        for r in runs
-    ]  # fmt: skip
-    assert len(found) == 30 and not any(found)

@@ -163,14 +163,6 @@ def test_an_interval_mixes_the_correlations(monkeypatch):
     assert width[0] > width[1]  # noise with memory says less
 
 
-def test_an_interval_ends_at_the_bound_that_it_reaches():
-    early = np.minimum(hill(COMPUTE, 0.1, 0.9, 2e6, 1.2) + np.random.default_rng(11).normal(0, 0.01, 20), 1)
-    (fit,) = fit_curves([COMPUTE], [early])
-    assert fit.interval95["asymptote"][1] == 1.0
-    assert fit.interval95["asymptote"][0] < fit.asymptote
-    assert not fit.identified["asymptote"]
-
-
 def test_noise_free_data_have_narrow_intervals_around_the_truth():
     (fit,) = fit_curves([COMPUTE], [hill(COMPUTE, *TRUTH)])
     for name, truth in zip(NAMES, TRUTH, strict=True):

@@ -143,13 +143,6 @@ def test_unknown_noise_is_that_of_the_others():
     np.testing.assert_array_equal(untold.rewards(1e6), ask(rewards).rewards(1e6))
 
 
-def test_unknown_correlation_is_none():
-    """As of curves that were fitted without intervals."""
-    rewards = measured(HILLS)
-    found = ask(rewards, rho=np.nan)
-    np.testing.assert_array_equal(found.rewards(1e6), ask(rewards).rewards(1e6))
-
-
 def test_a_prospect_is_read_off_the_draws():
     found = ask(measured(HILLS))
     rewards, read = found.rewards(8e6), found.prospect(8e6, [1, 3])

@@ -113,12 +113,6 @@ def test_learning_curves_have_a_panel_for_each_batch():
     assert dots == 6 * 12  # every evaluation but the base model's
 
 
-def test_axes_are_labelled_by_the_unit_of_compute():
-    summary = rich()
-    assert style.compute_label(summary) == "compute C (rollouts)"
-    assert style.compute_label(put(summary, "options.read", compute="gpu_hours")) == "compute C (GPU-hours)"
-
-
 def test_the_sigmoid_is_dashed_where_it_is_not_established():
     summary = rich()
 
