@@ -51,21 +51,15 @@ def test_known_lists_plan_what_the_recipe_is_not(name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty"),
-        ("regularization", "did you mean 'regularisation'"),
-        ("a: loss.clip_hihg=1", "clip_high"),
-        ("a: loss.clip_high", "is not FIELD=VALUE"),
-        ("loss=1", "name one of them"),
-        ("group_size=four", "must be a whole number"),
-        ("a: group_size=4; a: group_size=16", "stands there twice"),
+        ("", "empty"), ("regularization", "did you mean 'regularisation'"), ("a: loss.clip_hihg=1", "clip_high"),
+        ("a: loss.clip_high", "is not FIELD=VALUE"), ("loss=1", "name one of them"),
+        ("group_size=four", "must be a whole number"), ("a: group_size=4; a: group_size=16", "stands there twice"),
         ("a: group_size=8", "is the same run as recipe"),
         ("group_size=4; b: group_size=4", "is the same run as group_size=4"),
-        ("a b: group_size=4", "letters, digits"),
-        ("recipe: group_size=4", "letters, digits"),
-        ("a: recipe.aggregation=median", "aggregation"),
-        ("a: group_size=1", "at least 2"),
+        ("a b: group_size=4", "letters, digits"), ("recipe: group_size=4", "letters, digits"),
+        ("a: recipe.aggregation=median", "aggregation"), ("a: group_size=1", "at least 2"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_varied_is_named(text, message):
     with pytest.raises(InputError, match=message) as caught:
         planned(BASE, parse_variants(text, KNOWN), [0])

@@ -11,16 +11,10 @@ from isocompute_jax.records.errors import InputError
 
 # As `srun env` prints them in a step of two tasks on two hosts, JobSet's pods and GKE's TPU pods likewise.
 STEP = {
-    "SLURM_JOB_ID": "200505",
-    "SLURM_STEP_ID": "1",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NODELIST": "gnode[010,20]",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-    "SLURM_NTASKS": "8",
-}
+    "SLURM_JOB_ID": "200505", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gnode[010,20]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0", "SLURM_NTASKS": "8",
+}  # fmt: skip
 STEP_PLACE = Place(1, 2, f"gnode010:{20000 + 2 * ((37 * 200505 + 1) % 6000)}", "slurm")
 BATCH_SCRIPT = {
     "SLURM_JOB_ID": "200505",
@@ -48,24 +42,17 @@ def find(environ=(), *, cluster: Cluster = "auto", coordinator=None, count=None,
 @pytest.mark.parametrize(
     ("environ", "cluster", "place"),
     [
-        ({}, "auto", ALONE),
-        (STEP, "auto", STEP_PLACE),
-        (STEP, "slurm", STEP_PLACE),
+        ({}, "auto", ALONE), (STEP, "auto", STEP_PLACE), (STEP, "slurm", STEP_PLACE),
         (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, "auto", ALONE),
         (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, "slurm", Place(0, 1, "", "slurm")),
-        (BATCH_SCRIPT, "auto", ALONE),
-        (JOBSET, "auto", JOBSET_PLACE),
-        (JOBSET, "jobset", JOBSET_PLACE),
-        (TPU, "auto", TPU_PLACE),
-        (TPU, "tpu", TPU_PLACE),
+        (BATCH_SCRIPT, "auto", ALONE), (JOBSET, "auto", JOBSET_PLACE), (JOBSET, "jobset", JOBSET_PLACE),
+        (TPU, "auto", TPU_PLACE), (TPU, "tpu", TPU_PLACE),
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, "auto", Place(0, 1, "", "tpu pod")),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, "auto", Place(0, 1, "", "tpu pod")),
-        (STEP | JOBSET | TPU, "auto", STEP_PLACE),
-        (JOBSET | TPU, "auto", JOBSET_PLACE),
-        (STEP | JOBSET | TPU, "tpu", TPU_PLACE),
-        (STEP | JOBSET | TPU, "none", ALONE),
+        (STEP | JOBSET | TPU, "auto", STEP_PLACE), (JOBSET | TPU, "auto", JOBSET_PLACE),
+        (STEP | JOBSET | TPU, "tpu", TPU_PLACE), (STEP | JOBSET | TPU, "none", ALONE),
     ],
-)
+)  # fmt: skip
 def test_what_each_cluster_says(environ, cluster, place):
     assert find(environ, cluster=cluster) == place
 
@@ -122,15 +109,11 @@ def test_what_makes_no_sense_is_named(options, message):
 @pytest.mark.parametrize(
     ("nodelist", "host"),
     [
-        ("n1", "n1"),
-        ("n1,n2", "n1"),
-        ("gpu[003-004,7]", "gpu003"),
-        ("gpu[3,7-9],a1", "gpu3"),
-        ("a-[1,3]-x", "a-1-x"),
-        ("rack[0-1]node[08-15]", "rack0node08"),
+        ("n1", "n1"), ("n1,n2", "n1"), ("gpu[003-004,7]", "gpu003"), ("gpu[3,7-9],a1", "gpu3"),
+        ("a-[1,3]-x", "a-1-x"), ("rack[0-1]node[08-15]", "rack0node08"),
         ("login.example.org,gpu[1-2]", "login.example.org"),
     ],
-)
+)  # fmt: skip
 def test_the_first_host_of_a_list(nodelist, host):
     assert first_host(nodelist) == host
 

@@ -44,13 +44,10 @@ def evaluations_of(workdir):
 @pytest.mark.parametrize(
     ("staleness", "asynchrony", "recompute", "expected"),
     [
-        (0, "in_flight", False, "abort"),
-        (2, "in_flight", False, "continue"),
-        (2, "in_flight", True, "recompute"),
-        (2, "boundary", True, "wait"),
-        (2, "phases", True, "abort"),
+        (0, "in_flight", False, "abort"), (2, "in_flight", False, "continue"), (2, "in_flight", True, "recompute"),
+        (2, "boundary", True, "wait"), (2, "phases", True, "abort"),
     ],
-)
+)  # fmt: skip
 def test_what_new_weights_do_to_rollouts_in_flight(served, staleness, asynchrony, recompute, expected):
     config = override(dataclasses.replace(served, max_staleness=staleness), "asynchrony", asynchrony)
     assert in_flight(override(config, "service.recompute_cache", recompute)) == expected

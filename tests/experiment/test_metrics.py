@@ -224,12 +224,9 @@ def walk(lines, config=CONFIG):
 CASES = {
     # alarm: (column, quiet, loud), of which quiet lies below the bound and loud above
     "entropy_collapse": ("entropy", 0.25, 0.15),  # 4 and 6.7 times less than the 1 at first; the bound is 5
-    "entropy_explosion": ("entropy", 2.9, 3.1),
-    "kl": ("kl", 0.49, 0.51),
-    "ratio": ("ratio_max", 19.0, 21.0),
-    "correction": ("correction_cut", 0.09, 0.11),
-    "truncation": ("truncation_rate", 0.09, 0.11),
-}
+    "entropy_explosion": ("entropy", 2.9, 3.1), "kl": ("kl", 0.49, 0.51), "ratio": ("ratio_max", 19.0, 21.0),
+    "correction": ("correction_cut", 0.09, 0.11), "truncation": ("truncation_rate", 0.09, 0.11),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

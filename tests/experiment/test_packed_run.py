@@ -129,15 +129,11 @@ def test_a_run_on_trees_repeats_the_padded_one(undisturbed, base_run, tmp_path):
 @pytest.mark.parametrize(
     ("packing", "tokens", "experts", "kind"),
     [
-        ({}, 60, 0, TreeShape),
-        ({}, 61, 0, BatchShape),
-        ({}, 60, 4, BatchShape),
-        ({"trees": "off"}, 60, 0, BatchShape),
-        ({"trees": "on"}, 200, 0, TreeShape),
-        ({"row_tokens": 128}, 60, 0, PackShape),
-        ({"row_tokens": 128, "trees": "on"}, 60, 0, TreeShape),
+        ({}, 60, 0, TreeShape), ({}, 61, 0, BatchShape), ({}, 60, 4, BatchShape),
+        ({"trees": "off"}, 60, 0, BatchShape), ({"trees": "on"}, 200, 0, TreeShape),
+        ({"row_tokens": 128}, 60, 0, PackShape), ({"row_tokens": 128, "trees": "on"}, 60, 0, TreeShape),
     ],
-)
+)  # fmt: skip
 def test_short_sequences_of_dense_models_become_trees(base_run, packing, tokens, experts, kind):
     sampling = SamplingConfig(max_prompt_tokens=4, max_tokens=tokens)
     config = dataclasses.replace(base_run, sampling=sampling, packing=PackingConfig(**packing))

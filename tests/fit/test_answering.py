@@ -92,15 +92,11 @@ def test_ranges_part_where_the_verdict_changes_and_rewards_meet():
 @pytest.mark.parametrize(
     ("share", "by_seed", "verdict"),
     [
-        (1.0, {"0": 1e4, "1": 1e4, "2": 1e4}, True),
-        (0.95, {"0": 1e4, "1": 1e4}, True),
-        (0.94, {"0": 1e4, "1": 1e4}, False),
-        (1.0, {"0": 1e4, "1": None}, False),
-        (1.0, {}, None),
-        (None, {"0": 1e4, "1": 1e4}, None),
-        (None, {"0": 1e4, "1": None}, False),
+        (1.0, {"0": 1e4, "1": 1e4, "2": 1e4}, True), (0.95, {"0": 1e4, "1": 1e4}, True),
+        (0.94, {"0": 1e4, "1": 1e4}, False), (1.0, {"0": 1e4, "1": None}, False), (1.0, {}, None),
+        (None, {"0": 1e4, "1": 1e4}, None), (None, {"0": 1e4, "1": None}, False),
     ],
-)
+)  # fmt: skip
 def test_established_has_one_rule(share, by_seed, verdict):
     assert _established(share, by_seed) is verdict
 

@@ -123,28 +123,19 @@ def test_steps_are_a_unit(parse):
     [
         ("--fix=A", "--fix: 'A' is not of the form name=value"),
         ("--fix=Q=1", "the hill form has no Q; it has A, R0, C_mid, B"),
-        ("--fix=A=high", "--fix: 'high' is not a number"),
-        ("--bounds=A=0.5", "--bounds takes two numbers, not 1"),
-        ("--bounds=A=0.9:0.5", "--bounds: A=0.9:0.5"),
-        ("--window=1000", "--window takes two numbers"),
-        ("--window=5e4,1e3", "--window=50000,1000"),
-        ("--r0=low", "--r0: 'low' is not a number"),
-        ("--grid=0.4:0.8", "--grid=0.4:0.8 must be from:to:by"),
-        ("--budget=-5", "--budget=-5 must be above 0"),
-        ("--budget=M", "--budget: 'M' is not a number"),
-        ("--budget=1e3kM", "--budget: '1e3kM' is not a number"),
-        ("--budget=much", "--budget: 'much' is not a number"),
-        ("--smoothing=2", "--smoothing=2 must be odd"),
-        ("--replicates=3", "--replicates=3 is too few"),
-        ("--holdout=-1", "--holdout=-1"),
+        ("--fix=A=high", "--fix: 'high' is not a number"), ("--bounds=A=0.5", "--bounds takes two numbers, not 1"),
+        ("--bounds=A=0.9:0.5", "--bounds: A=0.9:0.5"), ("--window=1000", "--window takes two numbers"),
+        ("--window=5e4,1e3", "--window=50000,1000"), ("--r0=low", "--r0: 'low' is not a number"),
+        ("--grid=0.4:0.8", "--grid=0.4:0.8 must be from:to:by"), ("--budget=-5", "--budget=-5 must be above 0"),
+        ("--budget=M", "--budget: 'M' is not a number"), ("--budget=1e3kM", "--budget: '1e3kM' is not a number"),
+        ("--budget=much", "--budget: 'much' is not a number"), ("--smoothing=2", "--smoothing=2 must be odd"),
+        ("--replicates=3", "--replicates=3 is too few"), ("--holdout=-1", "--holdout=-1"),
         ("--reward_range=0,inf", "--reward_range must be finite"),
         ("--columns=val/acc", "--columns: 'val/acc' is not of the form"),
-        ("--constants=n=8", "--constants: n is not one of"),
-        ("--tolerance=0", "--tolerance=0"),
-        ("--records=bucketed", "--records=bucketed needs --bin_width"),
-        ("--bin_width=1.5", "--bin_width"),
+        ("--constants=n=8", "--constants: n is not one of"), ("--tolerance=0", "--tolerance=0"),
+        ("--records=bucketed", "--records=bucketed needs --bin_width"), ("--bin_width=1.5", "--bin_width"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_flag_is_named(parse, argument, message):
     parse(argument)
     with pytest.raises(InputError) as caught:

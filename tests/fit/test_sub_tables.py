@@ -20,12 +20,9 @@ BESIDE = re.compile(rf"({NUMBER}) (?:(?:±|\+-) {NUMBER} \(|\(95% interval )({NU
 """A value and the interval beside it, in a sentence or a cell."""
 
 VALUES = {
-    "recommendations": "reward",
-    "answers": "reward",
-    "curves": "steepness",
-    "switches": "compute",
+    "recommendations": "reward", "answers": "reward", "curves": "steepness", "switches": "compute",
     "budgets": "group_size",
-}
+}  # fmt: skip
 """List of records in summary.json -> what the `interval95` in each is of."""
 
 

@@ -24,14 +24,8 @@ from tests.goldens.goldens import differences
 ROOT = pathlib.Path(__file__).parents[2]
 COMPUTE = 1024
 TIMES = (
-    "wall_s",
-    "device_hours",
-    "learner_device_hours",
-    "sampler_device_hours",
-    "lost_device_hours",
-    "phase_s",
-    "speed",
-)
+    "wall_s", "device_hours", "learner_device_hours", "sampler_device_hours", "lost_device_hours", "phase_s", "speed",
+)  # fmt: skip
 """Keys of the logs that no two runs share."""
 LOGS = ("metrics.jsonl", "eval.jsonl", "rollouts.jsonl")
 

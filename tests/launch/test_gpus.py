@@ -37,13 +37,10 @@ def test_a_listing_is_read():
 @pytest.mark.parametrize(
     ("visible", "devices"),
     [
-        (None, "0,1,2,3"),
-        ("", ""),
-        ("2, 0", "2,0"),
-        ("3,-1,0", "3"),
+        (None, "0,1,2,3"), ("", ""), ("2, 0", "2,0"), ("3,-1,0", "3"),
         (f"{UUID}1,MIG-a", f"{UUID}1,MIG-aaaa-1"),  # a unique beginning, in full
     ],
-)
+)  # fmt: skip
 def test_what_may_be_given_out(visible, devices):
     assert ",".join(gpus.pool(HOST, visible).devices) == devices
 

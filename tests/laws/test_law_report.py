@@ -319,17 +319,13 @@ def test_models_count_alike_when_asked():
 @pytest.mark.parametrize(
     ("change", "flag"),
     [
-        ({"analysis": "x"}, "--analysis = .x.: known: .model_size., .chinchilla."),
-        ({"x": "time"}, "--x = .time."),
-        ({"holdout": 1.0}, "--holdout=1.0"),
-        ({"anchors": 0}, "--anchors = 0"),
-        ({"predict_params": (1e9, -1.0)}, r"--predict_params=1e\+09,-1"),
-        ({"flops": (math.inf,)}, "--flops=inf"),
-        ({"resamples": -1}, "--replicates = -1"),
-        ({"reward_range": (1.0, 0.0)}, "--reward_range=1,0"),
+        ({"analysis": "x"}, "--analysis = .x.: known: .model_size., .chinchilla."), ({"x": "time"}, "--x = .time."),
+        ({"holdout": 1.0}, "--holdout=1.0"), ({"anchors": 0}, "--anchors = 0"),
+        ({"predict_params": (1e9, -1.0)}, r"--predict_params=1e\+09,-1"), ({"flops": (math.inf,)}, "--flops=inf"),
+        ({"resamples": -1}, "--replicates = -1"), ({"reward_range": (1.0, 0.0)}, "--reward_range=1,0"),
         ({"reward_range": (0.0, math.inf)}, "--reward_range=0,inf .*--law_loss=metric"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_name_the_flag(change, flag):
     with pytest.raises(InputError, match=flag):
         LawOptions(**change)

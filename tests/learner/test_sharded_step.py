@@ -83,16 +83,13 @@ def one_step(config, layout, mesh):
 @pytest.mark.parametrize(
     ("family", "axes", "layout"),
     [
-        ("llama", (2, 2, 1, 1, 2), "padded"),
-        ("qwen3", (1, 4, 1, 1, 2), "packed"),
-        ("qwen3", (8, 1, 1, 1, 1), "padded"),
-        ("qwen3_moe", (1, 2, 2, 1, 2), "packed"),
-        ("llama4_text", (1, 2, 2, 1, 2), "padded"),
-        ("llama4_text", (1, 2, 2, 2, 1), "packed"),
+        ("llama", (2, 2, 1, 1, 2), "padded"), ("qwen3", (1, 4, 1, 1, 2), "packed"),
+        ("qwen3", (8, 1, 1, 1, 1), "padded"), ("qwen3_moe", (1, 2, 2, 1, 2), "packed"),
+        ("llama4_text", (1, 2, 2, 1, 2), "padded"), ("llama4_text", (1, 2, 2, 2, 1), "packed"),
         ("qwen3_moe", (1, 1, 2, 4, 1), "padded"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_every_family_trains_on_many_devices_as_on_one(family, axes, layout):
     """Meshes of (data, fsdp, expert, context, tensor); those of experts report the same use of them, too."""
     config = tiny_config(**dict(attention_bias=False) | FAMILIES[family])

@@ -92,13 +92,9 @@ def rate(step, *, exponent, rollouts, warmup=10, base_lr=1e-6):
     [
         (0.5, 1024, 1e-6),
         (0.5, 4096, 2e-6),  # four times the batch, twice the rate
-        (0.5, 256, 0.5e-6),
-        (0.0, 4096, 1e-6),
-        (0.0, 16, 1e-6),
-        (1.0, 4096, 4e-6),
-        (1.0, 256, 0.25e-6),
+        (0.5, 256, 0.5e-6), (0.0, 4096, 1e-6), (0.0, 16, 1e-6), (1.0, 4096, 4e-6), (1.0, 256, 0.25e-6),
     ],
-)
+)  # fmt: skip
 def test_scaling_rule(exponent, rollouts, peak):
     for step in (9, 10, 1000):
         assert rate(step, exponent=exponent, rollouts=rollouts) == pytest.approx(peak, rel=1e-6)

@@ -15,12 +15,9 @@ from isocompute_jax.model.grouped_product import block_rows, grouped_product, me
 from tests.model.tiny import LLAMA4, tiny_config
 
 SIZES = {
-    "even": [10, 10, 10, 10],
-    "empty": [0, 25, 0, 15],
-    "one": [0, 0, 40, 0],
-    "last": [1, 0, 0, 39],
+    "even": [10, 10, 10, 10], "empty": [0, 25, 0, 15], "one": [0, 0, 40, 0], "last": [1, 0, 0, 39],
     "first": [40, 0, 0, 0],
-}
+}  # fmt: skip
 
 
 @jax.jit
@@ -90,15 +87,12 @@ MOE = dict(attention_bias=False, qk_norm=True)
 @pytest.mark.parametrize(
     ("family", "rows", "axes"),
     [
-        (MOE, 8, dict(fsdp=2, expert=2, tensor=2)),
-        (MOE, 8, dict(data=2, expert=4)),
-        (MOE, 8, dict(data=2, fsdp=2, tensor=2)),
-        (MOE, 3, dict(expert=8)),
-        (LLAMA4, 8, dict(expert=2, tensor=4)),
+        (MOE, 8, dict(fsdp=2, expert=2, tensor=2)), (MOE, 8, dict(data=2, expert=4)),
+        (MOE, 8, dict(data=2, fsdp=2, tensor=2)), (MOE, 3, dict(expert=8)), (LLAMA4, 8, dict(expert=2, tensor=4)),
         (LLAMA4, 3, dict(fsdp=2, expert=2, tensor=2)),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_eight_devices_compute_what_one_does(family, rows, axes):
     """The sum over experts, where tokens went, and every gradient, the router's and the tokens' included.
 

@@ -68,10 +68,8 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
             "model_type = 'gemma': known: 'qwen2', 'llama', 'qwen3', 'qwen3_moe', 'llama4_text', 'llama4'",
         ),
         ({"model_type": "qwen3moe"}, "model_type = 'qwen3moe': did you mean 'qwen3_moe'"),
-        ({"model_type": None}, "model_type = None"),
-        ({"num_experts": 4}, "num_experts = 4"),
-        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ({"is_causal": False}, "is_causal = False"),
+        ({"model_type": None}, "model_type = None"), ({"num_experts": 4}, "num_experts = 4"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"), ({"is_causal": False}, "is_causal = False"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1"),
         ({"use_sliding_window": True}, "use_sliding_window = True"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types holds 'sliding_attention'"),
@@ -87,14 +85,11 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
         ),
         (TRANSFORMERS_4 | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling.rope_type"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"qk_norm": True}, "qk_norm = True"),
-        ({"num_key_value_heads": 3}, "num_kv_heads = 3"),
-        ({"dtype": "float13"}, "dtype = 'float13'"),
-        ({"hidden_size": "wide"}, "hidden_size"),
-        ({"vocab_size": 0}, "vocab_size"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"), ({"qk_norm": True}, "qk_norm = True"),
+        ({"num_key_value_heads": 3}, "num_kv_heads = 3"), ({"dtype": "float13"}, "dtype = 'float13'"),
+        ({"hidden_size": "wide"}, "hidden_size"), ({"vocab_size": 0}, "vocab_size"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_implemented_is_named(load, changes, complaint):
     with pytest.raises(InputError, match=rf"config\.json: .*{complaint}"):
         load(changes)

@@ -280,19 +280,12 @@ V5P, CPU = Device("tpu", "TPU v5"), Device("cpu", "cpu")
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "expected"),
     [
-        (H200, "bfloat16", 128, "mosaic"),
-        (B200, "bfloat16", 32, "mosaic"),
-        (H200, "float32", 128, "triton"),
-        (H200, "float32", 256, "chunked"),
-        (A100, "bfloat16", 64, "triton"),
-        (RTX, "bfloat16", 128, "triton"),
-        (V100, "float16", 64, "chunked"),
-        (MI300, "bfloat16", 128, "chunked"),
-        (V5P, "bfloat16", 64, "splash"),
-        (V5P, "float64", 64, "chunked"),
-        (CPU, "bfloat16", 128, "chunked"),
+        (H200, "bfloat16", 128, "mosaic"), (B200, "bfloat16", 32, "mosaic"), (H200, "float32", 128, "triton"),
+        (H200, "float32", 256, "chunked"), (A100, "bfloat16", 64, "triton"), (RTX, "bfloat16", 128, "triton"),
+        (V100, "float16", 64, "chunked"), (MI300, "bfloat16", 128, "chunked"), (V5P, "bfloat16", 64, "splash"),
+        (V5P, "float64", 64, "chunked"), (CPU, "bfloat16", 128, "chunked"),
     ],
-)
+)  # fmt: skip
 def test_auto_takes_what_the_device_has(device, dtype, head_dim, expected, monkeypatch, caplog, asked_anew):
     monkeypatch.setattr(tokamax, "why_missing", lambda *modules: None)
     with caplog.at_level(logging.WARNING):

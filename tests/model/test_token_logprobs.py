@@ -228,14 +228,10 @@ def test_logits_of_a_peaked_distribution_keep_their_digits():
 @pytest.mark.parametrize(
     ("dtype", "head", "resolved"),
     [
-        ("float32", "auto", "float32"),
-        ("float64", "auto", "float32"),
-        ("bfloat16", "auto", "bf16_x3"),
-        ("float16", "auto", "bf16_x3"),
-        ("bfloat16", "float32", "float32"),
-        ("bfloat16", "bf16", "bf16"),
+        ("float32", "auto", "float32"), ("float64", "auto", "float32"), ("bfloat16", "auto", "bf16_x3"),
+        ("float16", "auto", "bf16_x3"), ("bfloat16", "float32", "float32"), ("bfloat16", "bf16", "bf16"),
     ],
-)
+)  # fmt: skip
 def test_auto_follows_the_dtype(dtype, head, resolved):
     assert precision_of(config_of(dtype=dtype, head=head)) == resolved
 

@@ -11,15 +11,12 @@ from isocompute_jax.records.errors import InputError
 @pytest.mark.parametrize(
     ("name", "device", "shape", "size", "hosts", "compiler"),
     [
-        ("h200:1x8", "h200", (1, 8), 8, 1, "gpu"),
-        ("h200:8x8", "h200", (8, 8), 64, 8, "gpu"),
-        ("tpu:v5p:4x4x4", "v5p", (4, 4, 4), 64, 1, "tpu"),
-        ("tpu:v6e:16x16", "v6e", (16, 16), 256, 1, "tpu"),
-        ("tpu:v5e:4x4", "v5e", (4, 4), 16, 1, "tpu"),
-        ("fake:8", "cpu", (8,), 8, 1, None),
+        ("h200:1x8", "h200", (1, 8), 8, 1, "gpu"), ("h200:8x8", "h200", (8, 8), 64, 8, "gpu"),
+        ("tpu:v5p:4x4x4", "v5p", (4, 4, 4), 64, 1, "tpu"), ("tpu:v6e:16x16", "v6e", (16, 16), 256, 1, "tpu"),
+        ("tpu:v5e:4x4", "v5e", (4, 4), 16, 1, "tpu"), ("fake:8", "cpu", (8,), 8, 1, None),
         ("here", "cpu", (8,), 8, 1, None),
     ],
-)
+)  # fmt: skip
 def test_names(name, device, shape, size, hosts, compiler):
     found = parse_topology(name)
     assert (found.device.name, found.shape, found.size, found.hosts, found.compiler) == (

@@ -35,25 +35,16 @@ def written_before(config) -> dict:
 @pytest.mark.parametrize(
     ("field", "value", "same_configuration", "same_run"),
     [
-        ("group_size", 16, False, False),
-        ("optimizer.base_lr", 0.5, False, False),
-        ("evaluation.sets.v", "w.jsonl", False, False),
-        ("packing.row_tokens", 64, False, False),
-        ("optimizer.moments", "bfloat16", False, False),
-        ("curriculum.retire_rate", 0.9, False, False),
-        ("length.truncated", "mask", False, False),
-        ("compute.remat", "full", True, True),
-        ("service.recompute_cache", True, False, False),
-        ("seed", 1, True, False),
-        ("agreement.every", 3, True, False),
-        ("checkpoint_every_s", 1.0, True, True),
-        ("export_every", 10, True, True),
-        ("checkpoints.keep_last", 5, True, True),
-        ("mesh.fsdp", 8, True, True),
-        ("service.endpoints", "h:1", True, True),
-        ("service.wait_s", 3.0, True, True),
+        ("group_size", 16, False, False), ("optimizer.base_lr", 0.5, False, False),
+        ("evaluation.sets.v", "w.jsonl", False, False), ("packing.row_tokens", 64, False, False),
+        ("optimizer.moments", "bfloat16", False, False), ("curriculum.retire_rate", 0.9, False, False),
+        ("length.truncated", "mask", False, False), ("compute.remat", "full", True, True),
+        ("service.recompute_cache", True, False, False), ("seed", 1, True, False),
+        ("agreement.every", 3, True, False), ("checkpoint_every_s", 1.0, True, True),
+        ("export_every", 10, True, True), ("checkpoints.keep_last", 5, True, True), ("mesh.fsdp", 8, True, True),
+        ("service.endpoints", "h:1", True, True), ("service.wait_s", 3.0, True, True),
     ],
-)
+)  # fmt: skip
 def test_a_field_says_what_it_tells_apart(field, value, same_configuration, same_run):
     other = override(RUN, field, value)
     assert (identity(other) == identity(RUN)) == same_configuration

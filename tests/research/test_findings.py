@@ -19,20 +19,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 GALLERY = ROOT / "gallery"
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 VERDICTS = {
-    1: "shown",
-    2: "shown in part",
-    3: "not settled",
-    4: "refuted",
-    5: "shown",
-    6: "refuted",
-    7: "shown in part",
-    8: "refuted",
-    9: "not settled",
-    10: "not settled",
-    11: "shown in part",
-    12: "shown",
-    13: "shown",
-}
+    1: "shown", 2: "shown in part", 3: "not settled", 4: "refuted", 5: "shown", 6: "refuted", 7: "shown in part",
+    8: "refuted", 9: "not settled", 10: "not settled", 11: "shown in part", 12: "shown", 13: "shown",
+}  # fmt: skip
 POINTS = 13
 
 

@@ -26,18 +26,12 @@ RECIPES = sorted(name for name in FILES if not name.endswith("_embedded"))
 TWINS = sorted(FILES - set(RECIPES))
 
 KEPT = (
-    "loss",
-    "curriculum",
-    "max_staleness",
-    "compute.head",
-    "sampling.temperature",
-    "length.overlong",
-    "length.overlong_penalty",
-    "length.truncated",
+    "loss", "curriculum", "max_staleness", "compute.head", "sampling.temperature", "length.overlong",
+    "length.overlong_penalty", "length.truncated",
     *(f"optimizer.{name}" for name in ("lr_scaling_exponent", "warmup_steps", "b1", "b2", "eps", "weight_decay")),
     *(f"recipe.{name}" for name in ("advantage_scale", "aggregation", "zero_variance_groups", "baseline")),
     *(f"recipe.{name}" for name in ("reward_values", "healthy", "epochs", "minibatches")),
-)
+)  # fmt: skip
 """What a twin has of its recipe."""
 
 

@@ -97,18 +97,14 @@ def test_the_flag_is_parsed_to_the_types_of_the_fields():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("group_size", "'group_size' is not FIELD=VALUE"),
-        ("group_size=2;", "'' is not FIELD=VALUE"),
-        ("groupsize=2", "did you mean 'group_size'"),
-        ("n=4,8", "did you mean 'group_size'"),
-        ("optimizer.lr=1e-6", "did you mean 'base_lr'"),
-        ("group_size=2.5", "group_size=2.5: must be a whole number"),
+        ("group_size", "'group_size' is not FIELD=VALUE"), ("group_size=2;", "'' is not FIELD=VALUE"),
+        ("groupsize=2", "did you mean 'group_size'"), ("n=4,8", "did you mean 'group_size'"),
+        ("optimizer.lr=1e-6", "did you mean 'base_lr'"), ("group_size=2.5", "group_size=2.5: must be a whole number"),
         ("optimizer.base_lr=fast", "optimizer.base_lr=fast: must be a number"),
-        ("optimizer=3", "optimizer is a group of fields"),
-        ("group_size=2;group_size=4", "twice"),
+        ("optimizer=3", "optimizer is a group of fields"), ("group_size=2;group_size=4", "twice"),
         ("group_size+seed=2", "2 fields need 2 values"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_flag_is_an_error_that_names_the_field(text, message):
     with pytest.raises(InputError, match=re.escape(message)):
         grid.parse_grid(text, RunConfig)

@@ -152,13 +152,10 @@ def test_a_row_of_another_layout_is_named(tmp_path, name, change, message):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"\boxed{a}", "a"),
-        (r"\boxed{a} then \boxed{ \{1, {2}\} }", r"\{1, {2}\}"),
-        (r"\fbox{7}", "7"),
-        (r"so \boxed 5.", "5"),
-        (r"\boxed{\text{a}}", r"\text{a}"),
+        (r"\boxed{a}", "a"), (r"\boxed{a} then \boxed{ \{1, {2}\} }", r"\{1, {2}\}"), (r"\fbox{7}", "7"),
+        (r"so \boxed 5.", "5"), (r"\boxed{\text{a}}", r"\text{a}"),
     ],
-)
+)  # fmt: skip
 def test_the_last_box(text, answer):
     assert last_box(text) == answer
 

@@ -132,15 +132,10 @@ def test_a_column_that_no_row_has_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("a", {"b.c": [{"d": 1}]}),
-        ("a.b.c.0.d", 1),
-        ("a.b.c.1", ABSENT),
-        ("a.b.c.x", ABSENT),
-        ("a.b.c.0.d.e", ABSENT),
-        ("a.b", ABSENT),
-        ("e.f", 2),
+        ("a", {"b.c": [{"d": 1}]}), ("a.b.c.0.d", 1), ("a.b.c.1", ABSENT), ("a.b.c.x", ABSENT),
+        ("a.b.c.0.d.e", ABSENT), ("a.b", ABSENT), ("e.f", 2),
     ],
-)
+)  # fmt: skip
 def test_paths(path, value):
     assert at_path({"a": {"b.c": [{"d": 1}]}, "e.f": 2, "e": {"f": 3}}, path) == value
 

@@ -178,16 +178,11 @@ GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": None}, "answer: missing"),
-        ({"answer": " \n"}, "answer: missing"),
-        ({"answer": True}, "answer: .*bool"),
-        ({"answer": ["4"]}, "answer: .*list"),
-        ({"answer": "four"}, "answer: 'four' .*'exact'"),
-        ({"prompt": ""}, "prompt: missing"),
-        ({"prompt": 3}, "prompt: .*number"),
-        ({"task": "numerc"}, "task = 'numerc': .*'numeric'"),
-        ({"task": None}, "task: missing"),
-        ({"task": "arithmetic"}, "prompt: '2[+]2[?]'"),
+        ({"answer": None}, "answer: missing"), ({"answer": " \n"}, "answer: missing"),
+        ({"answer": True}, "answer: .*bool"), ({"answer": ["4"]}, "answer: .*list"),
+        ({"answer": "four"}, "answer: 'four' .*'exact'"), ({"prompt": ""}, "prompt: missing"),
+        ({"prompt": 3}, "prompt: .*number"), ({"task": "numerc"}, "task = 'numerc': .*'numeric'"),
+        ({"task": None}, "task: missing"), ({"task": "arithmetic"}, "prompt: '2[+]2[?]'"),
         ({"prompt": [1.5]}, "prompt: is no list of token ids"),
         ({"prompt_tokens": [-1]}, "prompt_tokens: is no list of token ids"),
         ({"prompt": [{"role": "user"}]}, "prompt: message 1: content: missing"),
@@ -197,11 +192,10 @@ GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
         ({"prompt": [{"role": "assistant", "content": "4"}]}, "prompt: its last message is the assistant's"),
         ({"prompt": None, "prompt_tokens": []}, "prompt: missing"),
         ({"answer": None, "gold": "4"}, "answer: missing or empty; .*[(]is it gold[?] .*--columns=theirs:answer"),
-        ({"avg@16": 1.5}, "avg@16: .*'1.5'"),
-        ({"avg@16": "high"}, "avg@16: .*'high'"),
+        ({"avg@16": 1.5}, "avg@16: .*'1.5'"), ({"avg@16": "high"}, "avg@16: .*'high'"),
         ({"id": "first"}, "id: 'first' .*set.*1"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, suffix, change, message):
     path = tmp_path / f"set{suffix}"
     # A column of a Parquet file has one type, so only a row of the same types can stand before the bad one.

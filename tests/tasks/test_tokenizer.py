@@ -66,17 +66,11 @@ def test_batches_equal_single_texts(tokenizer):
 @pytest.mark.parametrize(
     ("ids", "text"),
     [
-        ([8, 3, EOS], "50"),
-        ([8, 3], "50"),
-        ([8, PAD, 3, EOS], "5<pad>0"),
-        ([8, EOS, 3], "5<eos>0"),
-        ([8, 3, EOS, EOS], "50<eos>"),
-        ([8, UNKNOWN, 3], "5<unk>0"),
-        ([8, 17, 3, 31, EOS], "5\ufffd0\ufffd"),
-        ([EOS], ""),
-        ([], ""),
+        ([8, 3, EOS], "50"), ([8, 3], "50"), ([8, PAD, 3, EOS], "5<pad>0"), ([8, EOS, 3], "5<eos>0"),
+        ([8, 3, EOS, EOS], "50<eos>"), ([8, UNKNOWN, 3], "5<unk>0"), ([8, 17, 3, 31, EOS], "5\ufffd0\ufffd"),
+        ([EOS], ""), ([], ""),
     ],
-)
+)  # fmt: skip
 def test_decoding_hides_nothing_but_the_end(tokenizer, ids, text):
     assert tokenizer.decode([[4], ids, [5]]) == ["1", text, "2"]
 

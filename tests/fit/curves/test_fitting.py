@@ -21,13 +21,10 @@ REWARDS = np.array([0.10, 0.12, 0.11, 0.19, 0.18, 0.21, 0.30, 0.29])
 @pytest.mark.parametrize(
     ("records", "bin_width", "expected"),
     [
-        ("strict", 0.0, [1, 2, 4, 6, 7]),
-        ("bucketed", 0.0, [1, 2, 4, 6, 7]),
-        ("bucketed", 0.1, [1, 6, 7]),
-        ("bucketed", 0.05, [1, 4, 6, 7]),
-        ("off", 0.0, [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("strict", 0.0, [1, 2, 4, 6, 7]), ("bucketed", 0.0, [1, 2, 4, 6, 7]), ("bucketed", 0.1, [1, 6, 7]),
+        ("bucketed", 0.05, [1, 4, 6, 7]), ("off", 0.0, [1, 2, 3, 4, 5, 6, 7, 8]),
     ],
-)
+)  # fmt: skip
 def test_record_breaking_goldens(records, bin_width, expected):
     keep = record_breaking(REWARDS, records=records, bin_width=bin_width)
     assert (np.flatnonzero(keep) + 1).tolist() == expected
@@ -318,21 +315,14 @@ def test_curves_of_a_batch_do_not_touch_each_other():
 
 
 EDGES = {
-    "base model alone": ([0.0], [0.2]),
-    "base model thrice": ([0.0, 0.0, 0.0], [0.2, 0.2, 0.3]),
-    "nothing": ([], []),
-    "one point": ([1e4], [0.3]),
-    "base model and one point": ([0.0, 1e4], [0.1, 0.3]),
-    "two points": ([1e3, 1e4], [0.1, 0.3]),
-    "one compute": ([1e4] * 8, np.linspace(0.1, 0.2, 8)),
+    "base model alone": ([0.0], [0.2]), "base model thrice": ([0.0, 0.0, 0.0], [0.2, 0.2, 0.3]), "nothing": ([], []),
+    "one point": ([1e4], [0.3]), "base model and one point": ([0.0, 1e4], [0.1, 0.3]),
+    "two points": ([1e3, 1e4], [0.1, 0.3]), "one compute": ([1e4] * 8, np.linspace(0.1, 0.2, 8)),
     "computes twice": (np.repeat(COMPUTE[::2], 2), np.repeat(np.linspace(0.1, 0.5, 10), 2)),
-    "all equal": (COMPUTE, np.full(20, 0.4)),
-    "zeros": (COMPUTE, np.zeros(20)),
-    "ones": (COMPUTE, np.ones(20)),
-    "falling": (COMPUTE, np.linspace(0.9, 0.1, 20)),
-    "step": (COMPUTE, np.where(COMPUTE > 3e4, 1.0, 0.0)),
+    "all equal": (COMPUTE, np.full(20, 0.4)), "zeros": (COMPUTE, np.zeros(20)), "ones": (COMPUTE, np.ones(20)),
+    "falling": (COMPUTE, np.linspace(0.9, 0.1, 20)), "step": (COMPUTE, np.where(COMPUTE > 3e4, 1.0, 0.0)),
     "outside of the range": (COMPUTE, np.linspace(-1.0, 3.0, 20)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,9 @@ from isocompute_jax.records.errors import InputError
 from tests.fit.frameworks import write_trl, write_verl
 
 COLUMNS = {
-    "run": ["a", "a", "a", "b", "b"],
-    "group_size": [4, 4, 4, 8, 8],
-    "problems_per_batch": [2, 2, 2, 2, 2],
-    "step": [1, 2, 3, 1, 2],
-    "avg@4": [0.1, 0.2, 0.25, 0.15, 0.3],
-}
+    "run": ["a", "a", "a", "b", "b"], "group_size": [4, 4, 4, 8, 8], "problems_per_batch": [2, 2, 2, 2, 2],
+    "step": [1, 2, 3, 1, 2], "avg@4": [0.1, 0.2, 0.25, 0.15, 0.3],
+}  # fmt: skip
 
 
 class Frame:
@@ -138,16 +135,13 @@ def test_the_hash_follows_the_content():
 @pytest.mark.parametrize(
     ("curves", "message"),
     [
-        (3, "curves is of type int"),
-        ([1, 2], "curves is of type list"),
-        (COLUMNS | {"step": [1, 2]}, "differ in length"),
-        (COLUMNS | {"step": 5}, "column step is 5"),
+        (3, "curves is of type int"), ([1, 2], "curves is of type list"),
+        (COLUMNS | {"step": [1, 2]}, "differ in length"), (COLUMNS | {"step": 5}, "column step is 5"),
         (COLUMNS | {"run": "a"}, "column run is 'a'"),
         (COLUMNS | {"step": np.ones((5, 2))}, r"column step has the shape \(5, 2\)"),
-        ({"reward": [0.1]}, "no column avg@4"),
-        ({}, "no usable run"),
+        ({"reward": [0.1]}, "no column avg@4"), ({}, "no usable run"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_table_of_curves_is_refused(curves, message):
     with pytest.raises(InputError, match=message):
         read(curves)

@@ -19,13 +19,9 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from tests.fit.read.tables import HEADER, read, write
 
 FACTS = {
-    "group_size": 8,
-    "problems_per_batch": 4,
-    "num_steps": 100,
-    "problem_set_size": 50,
-    "model_params": 1000,
+    "group_size": 8, "problems_per_batch": 4, "num_steps": 100, "problem_set_size": 50, "model_params": 1000,
     "seed": 3,
-}
+}  # fmt: skip
 STEPS = (0, 1, 2, 4, 8)
 
 
@@ -357,18 +353,15 @@ def test_columns_flag():
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        ({"metric": ""}, "--metric"),
-        ({"compute": "dollars"}, "--compute = .dollars."),
-        ({"reward_range": (1.0, 0.0)}, "--reward_range"),
-        ({"reward_range": (float("nan"), 1.0)}, "--reward_range"),
-        ({"run_pattern": "("}, "--run_pattern"),
-        ({"run_pattern": r"n\d+"}, "--run_pattern: it has no named group"),
+        ({"metric": ""}, "--metric"), ({"compute": "dollars"}, "--compute = .dollars."),
+        ({"reward_range": (1.0, 0.0)}, "--reward_range"), ({"reward_range": (float("nan"), 1.0)}, "--reward_range"),
+        ({"run_pattern": "("}, "--run_pattern"), ({"run_pattern": r"n\d+"}, "--run_pattern: it has no named group"),
         ({"run_pattern": r"(?P<width>\d+)"}, "--run_pattern: group width is unknown"),
         ({"constants": {"width": 1}}, "--constants: width"),
         ({"constants": {"group_size": 1.5}}, "--constants: group_size"),
         ({"constants": {"group_size": float("nan")}}, "--constants: group_size"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options_name_their_flag(options, flag):
     with pytest.raises(InputError, match=flag):
         ReadOptions(**options)

@@ -77,14 +77,10 @@ def test_each_of_several_interleaved_runs_is_judged_alone(tmp_path):
 @pytest.mark.parametrize(
     "order",
     [
-        [50, 40, 30, 20, 10],
-        [40, 50, 60, 10, 20, 30],
-        [10, 30, 50, 20, 40, 60],
-        [30, 10, 20, 40],
-        np.random.default_rng(0).permutation(300).tolist(),
-        np.random.default_rng(1).permutation(12).tolist(),
+        [50, 40, 30, 20, 10], [40, 50, 60, 10, 20, 30], [10, 30, 50, 20, 40, 60], [30, 10, 20, 40],
+        np.random.default_rng(0).permutation(300).tolist(), np.random.default_rng(1).permutation(12).tolist(),
     ],
-)
+)  # fmt: skip
 def test_rows_out_of_order_are_all_kept(tmp_path, order):
     found, warnings = read(write(tmp_path / "t.csv", rows([(c, c / 1000) for c in order])))
     assert found == {"a": (sorted(order), [c / 1000 for c in sorted(order)])}

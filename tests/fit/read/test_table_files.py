@@ -123,24 +123,18 @@ def test_csv_as_programs_write_it(tmp_path, text):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("t.csv", b"", "the file is empty"),
-        ("t.csv", b"\n\n", "the file is empty"),
-        ("t.csv", "run,compute".encode("utf-16"), "UTF-16"),
-        ("t.csv", b"PK\x03\x04rest", "zip archive"),
-        ("t.csv", gzip.compress(b"x", mtime=0), "name it .gz"),
-        ("t.csv", b"a\0b,c\n1,2\n", "NUL"),
+        ("t.csv", b"", "the file is empty"), ("t.csv", b"\n\n", "the file is empty"),
+        ("t.csv", "run,compute".encode("utf-16"), "UTF-16"), ("t.csv", b"PK\x03\x04rest", "zip archive"),
+        ("t.csv", gzip.compress(b"x", mtime=0), "name it .gz"), ("t.csv", b"a\0b,c\n1,2\n", "NUL"),
         ("t.csv", b"x" * (1 << 20) + b"y", "longer than a megabyte"),
-        ("t.csv", HEADER.encode() + b"\n", "no row has avg@4"),
-        ("t.csv", HEADER.encode(), "no row has avg@4"),
+        ("t.csv", HEADER.encode() + b"\n", "no row has avg@4"), ("t.csv", HEADER.encode(), "no row has avg@4"),
         ("t.csv.gz", b"run,compute\n", "cannot be read"),
         ("t.csv.gz", gzip.compress(HEADER.encode() + b"\na,8,4,0,1,0.1\n" * 50, mtime=0)[:-30], "cannot be read"),
-        ("t.jsonl", b"", "the file is empty"),
-        ("t.jsonl", b"[" * 100_000, "not JSON"),
+        ("t.jsonl", b"", "the file is empty"), ("t.jsonl", b"[" * 100_000, "not JSON"),
         ("t.jsonl", b'{"avg@4": 0.5, "compute": 1' + b"0" * 5000 + b"}", ":1: row left out"),
-        ("t.parquet", b"", "the file is empty"),
-        ("t.parquet", b"PAR1 and nothing of it PAR1", "cannot be read"),
+        ("t.parquet", b"", "the file is empty"), ("t.parquet", b"PAR1 and nothing of it PAR1", "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_damaged_files_are_reported(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     write_rows(tmp_path / "good.csv", rows_of())

@@ -136,22 +136,16 @@ def test_a_grader_goes_to_another_process_as_its_limits(grader, caplog):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("no code", None),
-        ("``` unclosed\nx", None),
-        ("```\na\n```", "a"),
-        ("```python\na\n```\n```python\nb\n```", "b"),
-        ("```py\na\n```\nIt prints\n```\n3\n```", "a"),
-        ("```text\n1\n```\n```\na\n```", "a"),
-        ("```Python3 \na\n```", "a"),
+        ("no code", None), ("``` unclosed\nx", None), ("```\na\n```", "a"),
+        ("```python\na\n```\n```python\nb\n```", "b"), ("```py\na\n```\nIt prints\n```\n3\n```", "a"),
+        ("```text\n1\n```\n```\na\n```", "a"), ("```Python3 \na\n```", "a"),
         ("1. This:\n   ```python\n   if a:\n       b\n   ```", "if a:\n    b"),
-        ("```python\na\n\n```python\nb\n```", "b"),
-        ("```python\na\n```</think>none", None),
+        ("```python\na\n\n```python\nb\n```", "b"), ("```python\na\n```</think>none", None),
         ("<think>```python\na\n```</think>\n```python\nb\n```", "b"),
         ("</think>\n```python\na\n```\n</think>\n```python\nb\n```", "b"),
-        ("```python\na\n```\nand ```inline``` is none\n", "a"),
-        ("```python\r\na\r\n```\r\n", "a\r"),
+        ("```python\na\n```\nand ```inline``` is none\n", "a"), ("```python\r\na\r\n```\r\n", "a\r"),
     ],
-)
+)  # fmt: skip
 def test_the_last_block_counts(text, code):
     assert code_of(text) == code
 
@@ -187,28 +181,14 @@ def test_numbers_equal_themselves_however_they_are_spaced(rows):
 @pytest.mark.parametrize(
     ("found", "expected", "same"),
     [
-        (3, 3, True),
-        (True, 1, True),
-        (1.0, 1, True),
-        (0.1 + 0.2, 0.3, True),
-        ("1", 1, False),
-        (None, 0, False),
-        ([1, [2.0000001]], [1, [2]], True),
-        ([1], [1, 2], False),
-        ({"a": [1]}, {"a": [1]}, True),
-        ({"a": 1}, {"b": 1}, False),
-        ([], {}, False),
-        (float("nan"), float("nan"), False),
-        (float("inf"), float("inf"), True),
-        (float("inf"), 1.0, False),
-        (10**400, 1.0, False),
-        (10**400, 10**400 + 1, False),
-        (Failed, None, False),
-        (3, Wrapped([3]), True),
-        ([3], Wrapped([3]), True),
+        (3, 3, True), (True, 1, True), (1.0, 1, True), (0.1 + 0.2, 0.3, True), ("1", 1, False), (None, 0, False),
+        ([1, [2.0000001]], [1, [2]], True), ([1], [1, 2], False), ({"a": [1]}, {"a": [1]}, True),
+        ({"a": 1}, {"b": 1}, False), ([], {}, False), (float("nan"), float("nan"), False),
+        (float("inf"), float("inf"), True), (float("inf"), 1.0, False), (10**400, 1.0, False),
+        (10**400, 10**400 + 1, False), (Failed, None, False), (3, Wrapped([3]), True), ([3], Wrapped([3]), True),
         (4, Wrapped([3]), False),
     ],
-)
+)  # fmt: skip
 def test_values(found, expected, same):
     assert same_value(found, expected) is same
 

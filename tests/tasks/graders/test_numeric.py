@@ -21,21 +21,14 @@ def problem(answer: str, task: str) -> Problem:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"so \boxed{5} or rather \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        (r"\boxed{a \boxed{7}} end", "7"),
-        (r"\boxed{x \in \{1, 2\}}", r"x \in \{1, 2\}"),
-        (r"\boxed{5} then cut off \boxed{\frac{1", "5"),
-        (r"} stray \boxed{6} }", "6"),
-        (r"#### 3 \boxed{4} #### 5", "4"),
-        ("2+2 makes 4\n#### 4\nbye", "4"),
-        ("The answer is Paris", "Paris"),
-        ("the ANSWER IS: **12**", "12**"),
-        ("#### 1\nThe final answer is:\n\n  7 apples\nmore", "7 apples"),
-        ("The answer is", ""),
-        ("  just this  ", "just this"),
-        ("", ""),
+        (r"so \boxed{5} or rather \boxed{\frac{1}{2}}.", r"\frac{1}{2}"), (r"\boxed{a \boxed{7}} end", "7"),
+        (r"\boxed{x \in \{1, 2\}}", r"x \in \{1, 2\}"), (r"\boxed{5} then cut off \boxed{\frac{1", "5"),
+        (r"} stray \boxed{6} }", "6"), (r"#### 3 \boxed{4} #### 5", "4"), ("2+2 makes 4\n#### 4\nbye", "4"),
+        ("The answer is Paris", "Paris"), ("the ANSWER IS: **12**", "12**"),
+        ("#### 1\nThe final answer is:\n\n  7 apples\nmore", "7 apples"), ("The answer is", ""),
+        ("  just this  ", "just this"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_final_answers(text, answer):
     assert final_answer(text) == answer
 
@@ -43,29 +36,14 @@ def test_final_answers(text, answer):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("12", 12),
-        ("+7", 7),
-        ("-0", 0),
-        ("-0.50", Fraction(-1, 2)),
-        (".5", Fraction(1, 2)),
-        ("1,234,567", 1_234_567),
-        ("1{,}000", 1000),
-        ("-$3.20", Fraction(-16, 5)),
-        (r"\$18", 18),
-        ("3/4", Fraction(3, 4)),
-        ("-3 / 4", Fraction(-3, 4)),
-        (r"-\dfrac{3}{4}", Fraction(-3, 4)),
-        (r"\frac{-3}{4}", Fraction(-3, 4)),
-        ("50%", Fraction(1, 2)),
-        (r"12.5\%", Fraction(1, 8)),
-        ("1.5e-3", Fraction(3, 2000)),
-        ("2E3", 2000),
-        (r"1.5 \times 10^{-3}", Fraction(3, 2000)),
-        ("2*10^3", 2000),
-        ("\u22124", -4),
-        ("12345678901234567890123", 12345678901234567890123),
+        ("12", 12), ("+7", 7), ("-0", 0), ("-0.50", Fraction(-1, 2)), (".5", Fraction(1, 2)),
+        ("1,234,567", 1_234_567), ("1{,}000", 1000), ("-$3.20", Fraction(-16, 5)), (r"\$18", 18),
+        ("3/4", Fraction(3, 4)), ("-3 / 4", Fraction(-3, 4)), (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+        (r"\frac{-3}{4}", Fraction(-3, 4)), ("50%", Fraction(1, 2)), (r"12.5\%", Fraction(1, 8)),
+        ("1.5e-3", Fraction(3, 2000)), ("2E3", 2000), (r"1.5 \times 10^{-3}", Fraction(3, 2000)), ("2*10^3", 2000),
+        ("\u22124", -4), ("12345678901234567890123", 12345678901234567890123),
     ],
-)
+)  # fmt: skip
 def test_numbers(text, value):
     assert parse_number(text) == value
 
@@ -88,29 +66,15 @@ def test_too_long_for_a_number():
     [
         ("first 3, then 17 apples.", 17),
         ("it is 47-3", None),  # an operand
-        ("it is f(2)-3", None),
-        ("<answer>3</answer>", 3),
-        ("first 5<pad>0", 0),
-        ("it is -3", -3),
-        ("it costs $1,234.", 1234),
-        ("no number", None),
-        (r"\boxed{5 \text{ cm}}", 5),
-        (r"\boxed{x = -5}", -5),
-        (r"\boxed{90^\circ}", 90),
-        (r"$\boxed{\$1{,}234.50}$", Fraction(2469, 2)),
-        ("#### 60 km/h", 60),
-        ("The answer is **42**.", 42),
-        ("The answer is 3.14. Then 7 more.", Fraction(157, 50)),
-        (r"\boxed{3 or 5}", None),
-        ("The answer is 3 or 5", None),
-        (r"\boxed{\sqrt{2}}", None),
-        (r"\boxed{2\pi}", None),
-        (r"\boxed{2^x}", None),
-        (r"\boxed{5-x}", None),
-        (r"7 \boxed{none}", None),
+        ("it is f(2)-3", None), ("<answer>3</answer>", 3), ("first 5<pad>0", 0), ("it is -3", -3),
+        ("it costs $1,234.", 1234), ("no number", None), (r"\boxed{5 \text{ cm}}", 5), (r"\boxed{x = -5}", -5),
+        (r"\boxed{90^\circ}", 90), (r"$\boxed{\$1{,}234.50}$", Fraction(2469, 2)), ("#### 60 km/h", 60),
+        ("The answer is **42**.", 42), ("The answer is 3.14. Then 7 more.", Fraction(157, 50)),
+        (r"\boxed{3 or 5}", None), ("The answer is 3 or 5", None), (r"\boxed{\sqrt{2}}", None),
+        (r"\boxed{2\pi}", None), (r"\boxed{2^x}", None), (r"\boxed{5-x}", None), (r"7 \boxed{none}", None),
         ("I said 7. The answer is", None),
     ],
-)
+)  # fmt: skip
 def test_numeric_answers(text, value):
     assert numeric_answer(text) == value
 
@@ -118,21 +82,15 @@ def test_numeric_answers(text, value):
 @pytest.mark.parametrize(
     ("completion", "answer", "reward"),
     [
-        ("So the answer is 0.333333", "1/3", 1.0),
-        ("So the answer is 0.33333", "1/3", 0.0),
+        ("So the answer is 0.333333", "1/3", 1.0), ("So the answer is 0.33333", "1/3", 0.0),
         ("1000000", "1000001", 0.0),  # whole numbers are exact, however they are written
-        ("1000000.0", "1000001", 0.0),
-        ("1e6", "1,000,000", 1.0),
-        ("1/1000001", "1e-6", 1.0),
+        ("1000000.0", "1000001", 0.0), ("1e6", "1,000,000", 1.0), ("1/1000001", "1e-6", 1.0),
         ("1/1000001", "1/1000000", 0.0),
         ("1000000.5", "1000001", 1.0),  # 5e-7 apart, relatively
-        (r"\boxed{0.5}", "50%", 1.0),
-        ("50", "50%", 0.0),
-        ("3", "4", 0.0),
-        ("nothing", "4", 0.0),
+        (r"\boxed{0.5}", "50%", 1.0), ("50", "50%", 0.0), ("3", "4", 0.0), ("nothing", "4", 0.0),
         ("4", "he has 2+2 = 4 apples\n#### 4", 1.0),
     ],
-)
+)  # fmt: skip
 def test_numeric_rewards(completion, answer, reward):
     assert Numeric().grade(problem(answer, "numeric"), completion).reward == reward
 
@@ -140,18 +98,11 @@ def test_numeric_rewards(completion, answer, reward):
 @pytest.mark.parametrize(
     ("completion", "answer", "reward"),
     [
-        ("Paris", "Paris", 1.0),
-        ("  Paris. ", "Paris", 1.0),
-        ("paris", "Paris", 0.0),
-        ("It is Paris", "Paris", 0.0),
-        ("The answer is **Paris**.", "Paris", 1.0),
-        (r"\boxed{New   York}", "New York", 1.0),
-        ("caf\u00e9", "cafe\u0301", 1.0),
-        ("$x$", "x", 1.0),
-        ("", "...", 0.0),
-        ("5.0", "5", 0.0),
+        ("Paris", "Paris", 1.0), ("  Paris. ", "Paris", 1.0), ("paris", "Paris", 0.0), ("It is Paris", "Paris", 0.0),
+        ("The answer is **Paris**.", "Paris", 1.0), (r"\boxed{New   York}", "New York", 1.0),
+        ("caf\u00e9", "cafe\u0301", 1.0), ("$x$", "x", 1.0), ("", "...", 0.0), ("5.0", "5", 0.0),
     ],
-)
+)  # fmt: skip
 def test_exact_rewards(completion, answer, reward):
     assert Exact().grade(problem(answer, "exact"), completion).reward == reward
 
@@ -245,19 +196,12 @@ def test_a_gold_answer_that_is_not_understood_is_refused_at_load(answer):
     ("answer", "value"),
     [
         ("\u20135", -5),  # an en dash
-        ("\u22125", -5),
-        ("½", Fraction(1, 2)),
+        ("\u22125", -5), ("½", Fraction(1, 2)),
         ("\uff15", 5),  # full width
-        ("5 cm", 5),
-        (r"5\text{ km/h}", 5),
-        ("5 m^2", 5),
-        ("5 square feet", 5),
-        ("$5$", 5),
-        ("x = 5", 5),
-        ("f(x) = 5", 5),
-        ("90°", 90),
+        ("5 cm", 5), (r"5\text{ km/h}", 5), ("5 m^2", 5), ("5 square feet", 5), ("$5$", 5), ("x = 5", 5),
+        ("f(x) = 5", 5), ("90°", 90),
     ],
-)
+)  # fmt: skip
 def test_gold_answers_with_names_and_units(answer, value):
     assert Numeric().fault(problem(answer, "numeric")) is None
     assert Numeric().grade(problem(answer, "numeric"), str(value)).reward == 1.0

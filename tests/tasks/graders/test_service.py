@@ -136,16 +136,13 @@ def test_what_may_pass_is_tried_again():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("not json", "not JSON"),
-        ("{}", "must have a list 'rewards' of 1 numbers; it has none"),
+        ("not json", "not JSON"), ("{}", "must have a list 'rewards' of 1 numbers; it has none"),
         ('{"rewards": [1, 2]}', "it has 2 of them"),
-        ('{"rewards": ["high"]}', "returned 'high', a str and not a number"),
-        ('{"rewards": [NaN]}', "not finite"),
+        ('{"rewards": ["high"]}', "returned 'high', a str and not a number"), ('{"rewards": [NaN]}', "not finite"),
         ('{"rewards": [1], "metrics": [3]}', "'metrics' must be a list of 1 objects"),
-        (404, "answered 404: try later"),
-        (5.0, "no answer within 0.6 s"),
+        (404, "answered 404: try later"), (5.0, "no answer within 0.6 s"),
     ],
-)
+)  # fmt: skip
 def test_garbage_and_silence_are_counted_failures(fault, message, caplog):
     with judging(fault, deadline_s=0.6) as (_, engine):
         found = engine.submit(group("abc"), PROBLEM).result()
