@@ -42,15 +42,6 @@ def entries(root: pathlib.Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_second_process_loads_what_the_first_compiled(tmp_path):
-    ended(start(str(tmp_path / "cache")))
-    first = entries(tmp_path / "cache")
-    assert first and not any(name.startswith("process-") for name in first)
-    ended(start(str(tmp_path / "cache")))
-    assert entries(tmp_path / "cache") == first
-
-
-@pytest.mark.slow
 def test_two_processes_at_once_leave_whole_entries(tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     ended(start(str(alone)))

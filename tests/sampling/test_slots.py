@@ -49,7 +49,6 @@ LARGER = model.ModelConfig(
         pytest.param(model.EMBEDDED, 0.1, 48, 8, marks=pytest.mark.slow),
         (dataclasses.replace(model.EMBEDDED, dtype="bfloat16"), 0.1, 64, 256),
         pytest.param(LARGER, 0.06, 8, 256, marks=pytest.mark.slow),
-        pytest.param(dataclasses.replace(LARGER, dtype="bfloat16"), 0.06, 64, 8, marks=pytest.mark.slow),
     ],
 )
 def test_company_cannot_be_seen(config, scale, slots, key_block):
@@ -103,13 +102,13 @@ def test_a_long_prompt_is_read_in_chunks():
 
 
 LLAMA = dict(attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16))
-QWEN3 = dict(attention_bias=False, qk_norm=True, num_kv_heads=2)
 MOE = dict(attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [LLAMA, QWEN3, MOE, LLAMA4], ids=["llama", "qwen3", "qwen3_moe", "llama4_text"])
+@pytest.mark.parametrize("family", [LLAMA, MOE, LLAMA4], ids=["llama", "qwen3_moe", "llama4_text"])
 def test_slots_of_every_family_agree_with_the_learner(family):
+    """Qwen3's norms of queries and keys are in the mixture too."""
     config = tiny_config(**family)
     params = random_params(config)
     sampling = SamplingParams(temperature=0.8, top_p=1.0, max_tokens=12)

@@ -276,7 +276,7 @@ def test_closing_gives_up_what_is_being_graded():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("moment", [0.0, 0.005, 0.05, 0.2])
 def test_closing_while_processes_start(moment):
     """Whenever it is: asyncio never finishes a process whose start was cancelled half-way."""
     others = set(psutil.Process().children(recursive=True))
