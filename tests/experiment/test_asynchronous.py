@@ -59,13 +59,8 @@ def test_what_new_weights_do_to_rollouts_in_flight(served, staleness, asynchrony
 CASES = [  # of a run of 6 steps with evaluations after 0, 2, 3, 4 and 6, and checks after 0, 3 and 6
     ("update_weights", "", 4, 4),
     ("completed", "agreement", 1, 3),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            ("completed", "train", 3, 3),
-            ("completed", "evaluation", 8, 6),
-        )
-    ),
+    pytest.param("completed", "train", 3, 3, marks=pytest.mark.slow),
+    pytest.param("completed", "evaluation", 8, 6, marks=pytest.mark.slow),
 ]
 
 
@@ -126,7 +121,7 @@ def test_an_interrupt_while_every_server_is_gone_ends_the_run_with_a_checkpoint(
 def test_on_policy_results_do_not_depend_on_arrival_and_what_a_lost_endpoint_cost_is_booked_apart(
     short_run, whole, tmp_path
 ):
-    """Groups arrive in another order, and 5 rollouts were drawn again: the files are the undisturbed run's otherwise."""
+    """Groups come in another order, and 5 rollouts were drawn again: the files are the undisturbed run's otherwise."""
     loop.train(short_run, tmp_path / "run", make_sampler=Makes(FailingSampler))
     builders.assert_same_run(tmp_path / "run", whole)
     assert {line["redrawn_rollouts"] for line in metrics_of(tmp_path / "run")} == {5}
