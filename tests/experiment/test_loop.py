@@ -303,10 +303,15 @@ def test_storage_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
         assert f"{tmp_path} cannot be locked (No locks available): see to it that no other run works" in caplog.text
 
 
-def test_a_finished_run_loads_nothing_and_reaches_no_sampler(base_run, undisturbed, monkeypatch):
+def test_a_finished_run_is_left_alone_loads_nothing_and_reaches_no_sampler(base_run, undisturbed, monkeypatch, caplog):
     """It may be asked for again where the model or the servers are gone."""
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
     monkeypatch.setattr(loop, "read_inputs", lambda _: pytest.fail("read"))
-    loop.train(base_run, undisturbed, make_sampler=lambda *_, **__: pytest.fail("reached"))
+    with caplog.at_level("INFO"):
+        seldom = override(base_run, "checkpoint_every_s", 60.0)
+        loop.train(seldom, undisturbed, make_sampler=lambda *_, **__: pytest.fail("reached"))
+    assert "done already" in caplog.text
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
 
 
 def test_config_json_is_there_before_the_sampler_is_reached_and_nothing_is_when_it_refuses(base_run, tmp_path):

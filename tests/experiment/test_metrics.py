@@ -123,13 +123,6 @@ def test_a_run_keeps_what_it_trained_on(undisturbed, base_run, tokenizer):
     assert {found["problem_id"] for line in lines for found in line["groups"]} <= {f"p{i}" for i in range(16)}
 
 
-@pytest.mark.slow
-def test_none_are_kept_where_none_are_wanted(base_run, tmp_path):
-    config = override(override(base_run, "track.rollouts", 0), "max_compute", base_run.rollouts_per_step)
-    loop.train(config, tmp_path / "run")
-    assert not (tmp_path / "run" / run_files.ROLLOUTS).exists()
-
-
 # What one token meets: q and o (16 x 16 each), k and v (16 x 8 each), three MLP matrices; the head beside.
 MATRICES = 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 32
 HEAD = 16 * 32

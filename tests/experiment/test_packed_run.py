@@ -17,6 +17,18 @@ from tests.experiment import builders
 from tests.learner.builders import LENGTH, PROMPT, make_groups
 from tests.model.tiny import tiny_config
 
+NUMBERS = ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl")
+
+
+def assert_repeats(run, other, name=run_files.METRICS, numbers=(*NUMBERS, "logprob_difference")):
+    """One run's lines have the other's numbers, up to rounding; returns both of each line."""
+    pairs = list(zip(*(run_files.read_lines(path / name) for path in (run, other)), strict=False))
+    assert pairs
+    for ours, theirs in pairs:
+        for number in numbers:
+            np.testing.assert_allclose(ours[number], theirs[number], rtol=1e-3, atol=1e-5, err_msg=number)
+    return pairs
+
 
 @pytest.mark.slow
 def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, caplog):
@@ -29,11 +41,7 @@ def test_a_packed_run_repeats_the_padded_one(undisturbed, base_run, tmp_path, ca
     )
     with caplog.at_level(logging.INFO):
         loop.train(config, tmp_path / "run")
-    ours = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
-    theirs = run_files.read_lines(undisturbed / run_files.METRICS)
-    for line, padded in zip(ours, theirs, strict=False):
-        for name in ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl", "logprob_difference"):
-            np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    for line, padded in assert_repeats(tmp_path / "run", undisturbed):
         # At most 8 of 64 tokens a rollout, 64 rollouts of which groups without signal are left out.
         assert 0 <= line["padding"] < 1 and line["attention_imbalance"] == 1 and 1 <= line["num_rows"] <= 8
         assert "attention_imbalance" not in padded
@@ -86,15 +94,8 @@ def test_a_run_on_cut_rows_repeats_the_padded_one(undisturbed, base_run, tmp_pat
         recipe=dataclasses.replace(base_run.recipe, microbatch_tokens=64),
     )
     loop.train(config, tmp_path / "run")
-    for file, names in (
-        (run_files.METRICS, ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl")),
-        (run_files.EVAL, ("avg@2",)),
-    ):
-        ours, theirs = (run_files.read_lines(path / file) for path in (tmp_path / "run", undisturbed))
-        assert ours
-        for line, padded in zip(ours, theirs, strict=False):
-            for name in names:
-                np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert_repeats(tmp_path / "run", undisturbed, numbers=NUMBERS)
+    assert_repeats(tmp_path / "run", undisturbed, run_files.EVAL, ("avg@2",))
 
 
 def test_a_row_that_holds_no_sequence_is_refused_by_name(base_run, tmp_path):
@@ -116,11 +117,7 @@ def test_a_run_on_trees_repeats_the_padded_one(undisturbed, base_run, tmp_path):
     """`undisturbed` is on trees: its sequences are short."""
     config = dataclasses.replace(base_run, max_compute=64 * 2, packing=PackingConfig(trees="off"))
     loop.train(config, tmp_path / "run")
-    theirs = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
-    ours = run_files.read_lines(undisturbed / run_files.METRICS)
-    for line, padded in zip(ours, theirs, strict=False):
-        for name in ("reward", "trained_tokens", "loss", "gradient_norm", "entropy", "kl", "logprob_difference"):
-            np.testing.assert_allclose(line[name], padded[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    for line, padded in assert_repeats(undisturbed, tmp_path / "run"):
         assert "tree_nodes" in line and "tree_nodes" not in padded
         # Of 64 prompts and completions of 8 tokens or fewer: less than if each were read for itself.
         assert 0 < line["tree_nodes"] < 64 * 8 and 0 <= line["padding"] < 1

@@ -211,11 +211,3 @@ def test_interrupted_in_the_first_evaluation_ends_the_same(base_run, undisturbed
     assert [entry.name for entry in (workdir / run_files.CHECKPOINTS).iterdir()] == ["0"]
     loop.train(base_run, workdir)
     builders.assert_same_run(workdir, undisturbed)
-
-
-def test_a_finished_run_is_left_alone(base_run, undisturbed, caplog):
-    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    with caplog.at_level("INFO"):
-        loop.train(override(base_run, "checkpoint_every_s", 60.0), undisturbed)
-    assert "done already" in caplog.text
-    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before

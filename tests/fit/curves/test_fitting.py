@@ -66,8 +66,8 @@ def test_the_base_model_measures_the_floor():
     assert fit.window == (1e4, 1e7)
 
 
-def scipy_sse(compute: np.ndarray, reward: np.ndarray) -> float:
-    """Least sum of squares over all four parameters by SciPy's trust region, from nine starts."""
+def scipy_loss(compute: np.ndarray, reward: np.ndarray, **loss) -> float:
+    """Least loss over all parameters by SciPy's trust region, from nine starts: half a sum of squares, or Huber's."""
 
     def residuals(p: np.ndarray) -> np.ndarray:
         floor, gain, log_mid, log_steep = p
@@ -77,7 +77,7 @@ def scipy_sse(compute: np.ndarray, reward: np.ndarray) -> float:
     bounds = ([0, 0, low - np.log(100), np.log(0.1)], [1, 1, high + np.log(100), np.log(10)])
     starts = [(0.1, 0.5, mid, steep) for mid in np.linspace(low, high, 3) for steep in (-0.7, 0.0, 0.7)]
     tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 5000}
-    return min(float(2 * scipy.optimize.least_squares(residuals, s, bounds=bounds, **tight).cost) for s in starts)
+    return min(scipy.optimize.least_squares(residuals, s, bounds=bounds, **tight, **loss).cost for s in starts)
 
 
 def test_parity_with_scipy_on_noisy_curves():
@@ -88,7 +88,7 @@ def test_parity_with_scipy_on_noisy_curves():
         truth = (rng.uniform(0, 0.2), rng.uniform(0.4, 0.95), 10 ** rng.uniform(3.5, 6), rng.uniform(0.5, 2.5))
         rewards.append(np.clip(hill(compute, *truth) + rng.normal(0, 0.02, compute.size), 0, 1))
     for fit, reward in zip(fit_curves([compute] * 12, rewards), rewards, strict=True):
-        assert fit.sse <= scipy_sse(compute, reward) * (1 + 1e-7)
+        assert fit.sse <= 2 * scipy_loss(compute, reward) * (1 + 1e-7)
         assert fit.sse == pytest.approx(np.sum((fit.reward(compute) - reward) ** 2), rel=1e-9)
 
 
@@ -126,22 +126,6 @@ def test_the_callers_precision_is_left_alone():
     assert jax.numpy.asarray(1.0).dtype == (np.float64 if before else np.float32)
 
 
-def scipy_huber(x: np.ndarray, y: np.ndarray, delta: float) -> float:
-    """Half of the least Huber loss over all four parameters, from several starts."""
-
-    def residuals(p: np.ndarray) -> np.ndarray:
-        return p[0] + p[1] * (1 - p[0]) / (1 + np.exp(np.exp(p[3]) * (p[2] - x))) - y
-
-    low, high = x[0], x[-1]
-    bounds = ([0, 0, low - np.log(100), np.log(0.1)], [1, 1, high + np.log(100), np.log(10)])
-    tight = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15, "max_nfev": 5000}
-    starts = [(0.1, 0.5, mid, steep) for mid in np.linspace(low, high, 3) for steep in (-0.5, 0.5)]
-    return min(
-        scipy.optimize.least_squares(residuals, s, bounds=bounds, loss="huber", f_scale=delta, **tight).cost
-        for s in starts
-    )
-
-
 def test_hubers_loss_is_scipys_and_resists_outliers():
     rng = np.random.default_rng(2)
     rewards = [hill(COMPUTE, 0.1, 0.7, 5e4, b) + rng.normal(0, 0.01, 20) for b in (0.8, 1.2, 2.0)]
@@ -152,7 +136,7 @@ def test_hubers_loss_is_scipys_and_resists_outliers():
     for fit, reward in zip(fits, rewards, strict=True):
         size = np.abs(reward - fit.reward(COMPUTE))
         loss = np.sum(np.where(size <= 0.01, size**2 / 2, 0.01 * (size - 0.005)))
-        assert loss == pytest.approx(scipy_huber(np.log(COMPUTE), reward, 0.01), rel=1e-6)
+        assert loss == pytest.approx(scipy_loss(COMPUTE, reward, loss="huber", f_scale=0.01), rel=1e-6)
     clean = hill(COMPUTE, 0.1, 0.7, 5e4, 1.2)
     spoilt = clean + np.where(np.arange(20) == 13, -0.2, 0.0)
     (squares,) = fit_curves([COMPUTE], [spoilt], options=POINT)
