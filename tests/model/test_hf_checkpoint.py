@@ -76,16 +76,14 @@ def test_masters_are_saved_as_if_they_had_been_cast_before(tmp_path, max_file_by
     assert before == after
 
 
-@pytest.mark.parametrize(
-    ("shape", "max_file_bytes"),
-    [*((shape, 10**9) for shape in CONFIGS), *((shape, 5000) for shape in ("tied", "untied", "moe"))],
-)
-def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
+@pytest.mark.parametrize("shape", ["untied", "moe"])
+def test_transformers_loads_shards_that_we_write(tmp_path, shape):
+    """One file of every family: `test_parity.test_logits_equal_transformers`."""
     from transformers import AutoModelForCausalLM
 
     config = CONFIGS[shape]
     params = random_params(config)
-    model.save_checkpoint(tmp_path, config, params, tokenizer_from=None, max_file_bytes=max_file_bytes)
+    model.save_checkpoint(tmp_path, config, params, tokenizer_from=None, max_file_bytes=5000)
     load: Any = AutoModelForCausalLM.from_pretrained
     reference, info = load(tmp_path, dtype=torch.float32, output_loading_info=True)
     assert reference.config.model_type == config.architecture
@@ -96,8 +94,7 @@ def test_transformers_loads_what_we_write(tmp_path, shape, max_file_bytes):
     np.testing.assert_allclose(our_logits(config, params), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("shape", ["tied", "untied"])
-@pytest.mark.parametrize("max_shard_size", ["1GB", "5KB"])
+@pytest.mark.parametrize(("shape", "max_shard_size"), [("tied", "1GB"), ("untied", "5KB")])
 def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

@@ -22,17 +22,12 @@ SHAPES = {
     "untied": dict(
         embed_dim=48, num_layers=3, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
     ),
-    "deep": dict(embed_dim=32, num_layers=9, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, tied_embeddings=True),
     "wide_heads": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
     ),
     "llama": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=48, tied_embeddings=True,
         attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16),
-    ),
-    "llama_untied": dict(
-        embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=48, tied_embeddings=False,
-        attention_bias=False,
     ),
     "qwen3": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=48, tied_embeddings=True,
