@@ -54,8 +54,9 @@ def record_sweep() -> None:
 
     if not SWEEP.value:
         raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
-    runs = record(SWEEP.value, GALLERY.value, name=NAME.value)
-    say(f"{len(runs.added)} runs recorded, {len(runs.known)} there already, {len(runs.unfinished)} not done yet")
+    found = list(record(SWEEP.value, GALLERY.value, name=NAME.value).values())
+    added, known, unfinished = (found.count(what) for what in ("added", "known", "unfinished"))
+    say(f"{added} runs recorded, {known} there already, {unfinished} not done yet")
 
 
 def build_page() -> None:

@@ -181,12 +181,12 @@ def _verdict(
     ours: Sequence[ParameterEstimate], recipe: Sequence[ParameterEstimate], difference: float, error: float
 ) -> str:
     """What the intervals say; a lower asymptote weighs more than a slower rise (ScaleRL, section 3)."""
-    said = []
+    verdicts = []
     for mine, theirs, higher, lower in zip(
         ours, recipe, ("higher ceiling", "steeper", "later"), ("lower ceiling", "less steep", "earlier"), strict=True
     ):
         if mine.apart(theirs):
-            said.append(higher if mine.value > theirs.value else lower)
+            verdicts.append(higher if mine.value > theirs.value else lower)
     if math.isfinite(error) and abs(difference) > 2 * error:
-        said.append(f"{'above' if difference > 0 else 'below'} it at the end")
-    return ", ".join(said) or "not told apart"
+        verdicts.append(f"{'above' if difference > 0 else 'below'} it at the end")
+    return ", ".join(verdicts) or "not told apart"

@@ -132,22 +132,16 @@ def curves_of(sweep: Sweep, *columns: str, eval_set: str = "validation") -> dict
     return curves
 
 
-@dataclasses.dataclass(frozen=True)
-class Recorded:
-    """Names of runs: those that a call added, those that were in the file, and those that are not done."""
-
-    added: tuple[str, ...]
-    known: tuple[str, ...]
-    unfinished: tuple[str, ...]
-
-
-def record(sweep: str | pathlib.Path, gallery: str | pathlib.Path, *, name: str = "") -> Recorded:
+def record(sweep: str | pathlib.Path, gallery: str | pathlib.Path, *, name: str = "") -> dict[str, str]:
     """Appends the finished runs below `sweep` to `gallery`/NAME.parquet, but for those that are in it.
 
     Args:
       sweep: directory with run directories.
       gallery: directory of the gallery; made if absent.
       name: of the file; that of `sweep` if empty.
+
+    Returns:
+      Run -> `added`, `known`, which was in the file, or `unfinished`.
 
     Raises:
       InputError: there is no run, a run of this name and another configuration is in the file, what a run was trained
@@ -161,15 +155,15 @@ def record(sweep: str | pathlib.Path, gallery: str | pathlib.Path, *, name: str 
     before = read_sweep(target) if target.exists() else None
     old = {name: before.facts.fields(name) for name in before.facts.runs} if before else {}
     done = {run.path.name: run for run in runs if run.done}
-    known = [name for name in done if name in old]
-    for name in known:
-        _check_same(done[name], old[name], target)
+    for name, run in done.items():
+        if name in old:
+            _check_same(run, old[name], target)
     new = [run for name, run in done.items() if name not in old]
     if new:
         gallery.mkdir(parents=True, exist_ok=True)
         _write(target, _extended(before, new))
-    unfinished = tuple(run.path.name for run in runs if not run.done)
-    return Recorded(tuple(run.path.name for run in new), tuple(known), unfinished)
+    found = {name: "known" if name in old else "added" for name in done}
+    return {run.path.name: "unfinished" for run in runs if not run.done} | found
 
 
 def _check_same(run: run_files.Run, recorded: Mapping[str, Any], target: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 LAUNCH = [sys.executable, str(ROOT / "launch" / "local.py")]
@@ -30,12 +31,21 @@ def find(*parts: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 120.0) -> None:
-    """Polls until the condition holds; fails when it never does."""
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie (nobody may be there to reap it)."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], Any], what: str = "it does not come", *, seconds: float = 120.0) -> Any:
+    """Polls until the condition holds, and returns its value; fails when it never does."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
         time.sleep(0.02)
+    return value
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -20,7 +20,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sweeps import books, executor, grid
 from tests.experiment import builders
-from tests.sweeps.processes import alive, wait_for
+from tests.launch.processes import find, wait_until
 
 BASE = RunConfig(model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=1024)
 
@@ -104,22 +104,22 @@ def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeyp
     # While the workers start up: nothing is lost, so nothing is waited for.
     process = start([*command, "--workers=2"])
     with process:
-        wait_for((root / "logs" / "seed=1.log").exists, 300)
+        wait_until((root / "logs" / "seed=1.log").exists, seconds=300)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert processes_of(root) == []
+    assert find(str(root)) == []
     # While one trains and the other waits.
     command += ["--workers=1"]
     process = start(command)
     with process:
-        wait_for(lambda: len(books.tail(root / "seed=0" / run_files.METRICS)) > 2, 300)
-        assert len(processes_of(root)) == 2
+        wait_until(lambda: len(books.tail(root / "seed=0" / run_files.METRICS)) > 2, seconds=300)
+        assert len(find(str(root))) == 2
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "interrupted" in output and "the same command resumes" in output
-    assert processes_of(root) == []
+    assert find(str(root)) == []
     steps = len(run_files.read_lines(root / "seed=0" / run_files.METRICS))
     assert 2 < steps < config.num_steps
     assert list((root / "seed=0" / run_files.CHECKPOINTS).iterdir())
@@ -132,18 +132,6 @@ def test_interrupted_sweep_leaves_no_process_and_resumes(base, tmp_path, monkeyp
 
 def start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def processes_of(root: pathlib.Path) -> list[int]:
-    """Processes, other than zombies, whose command line names `root`."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and str(root).encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return [pid for pid in found if alive(pid)]
 
 
 def test_two_sweeps_never_share_a_directory(tmp_path):

@@ -92,12 +92,13 @@ def test_sittings_add_up_to_one(sweep, tmp_path):
     """Recorded in two sittings, with a run that was not done in the first and directories removed in between."""
     late = write_run(sweep, n=2, done=False)
     whole = tmp_path / "whole"
-    assert record(sweep, tmp_path / "gallery").unfinished == ("n=2,seed=0",)
+    first = record(sweep, tmp_path / "gallery")
+    assert first == {"n=4,seed=0": "added", "n=8,seed=0": "added", "n=2,seed=0": "unfinished"}
     (late / run_files.DONE).touch()
     again = record(sweep, tmp_path / "gallery")
-    assert (again.added, again.unfinished) == (("n=2,seed=0",), ()) and len(again.known) == 2
+    assert again == {"n=4,seed=0": "known", "n=8,seed=0": "known", "n=2,seed=0": "added"}
     before = (tmp_path / "gallery/hard.parquet").read_bytes()
-    assert record(sweep, tmp_path / "gallery").added == ()
+    assert "added" not in record(sweep, tmp_path / "gallery").values()
     assert (tmp_path / "gallery/hard.parquet").read_bytes() == before
     record(sweep, whole)
     kept, anew = read_sweep(tmp_path / "gallery/hard.parquet"), read_sweep(whole / "hard.parquet")

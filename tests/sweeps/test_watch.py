@@ -15,7 +15,7 @@ from isocompute_jax.plan.roofline import Range
 from isocompute_jax.records import run_files
 from isocompute_jax.sweeps import books, estimate, executor, grid, watch
 from isocompute_jax.sweeps.watch import Limits
-from tests.sweeps.processes import wait_for
+from tests.launch.processes import wait_until
 
 BASE = RunConfig(
     model="m", train_set="t.jsonl", group_size=4, problems_per_batch=8, max_compute=2**18,
@@ -145,6 +145,6 @@ def test_a_worker_of_a_sweep_that_is_gone_does_not_run(tmp_path):
     assert list(found.states.values()) == ["interrupted", "failed", "waiting", "waiting"]
     with executor.locked(tmp_path, "sweep"):
         assert books.read_state(RUNS, tmp_path).states[RUNS[0].name] == "running"
-    assert wait_for(lambda: not books.is_held(tmp_path))
+    assert wait_until(lambda: not books.is_held(tmp_path))
     with pytest.raises(executor.InputError, match="is no sweep's directory"):
         books.planned_runs(tmp_path / "none")

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from isocompute_jax.sweeps import workers
-from tests.sweeps.processes import alive, wait_for
+from tests.launch.processes import alive, wait_until
 
 
 def run_worker(tmp_path: pathlib.Path, program: str, **options) -> workers.Worker:
@@ -23,14 +23,14 @@ def run_worker(tmp_path: pathlib.Path, program: str, **options) -> workers.Worke
 def test_a_worker_is_on_its_core_before_its_program_starts(tmp_path):
     core = max(os.sched_getaffinity(0))
     worker = run_worker(tmp_path, "import os; print('cores', os.sched_getaffinity(0))", core=core)
-    wait_for(lambda: worker.poll() is not None)
+    wait_until(lambda: worker.poll() is not None)
     assert worker.poll() == 0
     assert f"cores {{{core}}}" in (tmp_path / "log").read_text()
 
 
 def test_a_failed_worker_gives_code_last_lines_and_log(tmp_path):
     worker = run_worker(tmp_path, "for i in range(9): print('line', i)\nraise SystemExit(2)")
-    wait_for(lambda: worker.poll() is not None)
+    wait_until(lambda: worker.poll() is not None)
     reason = worker.reason()
     assert "exit code 2, bad input" in reason and "line 8" in reason and "line 3" not in reason
     assert str(tmp_path / "log") in reason
@@ -41,13 +41,13 @@ def test_what_is_no_program_is_named(tmp_path):
     script.write_text("no first line that names an interpreter\n")
     script.chmod(0o755)
     worker = workers.Worker([str(script)], tmp_path / "log", core=None, environment=os.environ)
-    wait_for(lambda: worker.poll() is not None)
+    wait_until(lambda: worker.poll() is not None)
     assert f"error: {script} cannot be started: Exec format error" in worker.reason()
 
 
 def test_a_killed_worker_names_the_signal(tmp_path):
     worker = run_worker(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    wait_for(lambda: worker.poll() is not None)
+    wait_until(lambda: worker.poll() is not None)
     assert "killed by SIGKILL" in worker.reason()
 
 
@@ -63,13 +63,13 @@ def test_a_worker_is_interrupted_once_and_killed_with_its_children(tmp_path):
         """,
     )
     log = tmp_path / "log"
-    child = int(wait_for(lambda: re.search(r"child (\d+)\n", log.read_text()))[1])
+    child = int(wait_until(lambda: re.search(r"child (\d+)\n", log.read_text()))[1])
     for _ in range(2):
         worker.interrupt()
-    wait_for(lambda: "interrupted" in log.read_text())
+    wait_until(lambda: "interrupted" in log.read_text())
     worker.kill()
     assert worker.poll() == -signal.SIGKILL
-    wait_for(lambda: not alive(child))
+    wait_until(lambda: not alive(child))
     assert log.read_text().count("interrupted\n") == 1
 
 
@@ -86,9 +86,9 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
     with parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
-        wait_for(lambda: b"sleep" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:1])
+        wait_until(lambda: b"sleep" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:1])
         parent.kill()
-    wait_for(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid))
 
 
 def test_pinning_is_for_cpus(monkeypatch):

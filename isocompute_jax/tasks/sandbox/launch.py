@@ -347,25 +347,26 @@ def isolation(sandbox: Sandbox | None = None) -> Isolation:
     if sandbox is None:
         with Sandbox() as own:
             return isolation(own)
-    found = sandbox.measures()
-    held = {name: name in found for name in (*MEASURES, "library")}
-    return Isolation(**held, missing=tuple(_sentences(held, found)))
+    measures = sandbox.measures()
+    in_force = {name: name in measures for name in (*MEASURES, "library")}
+    return Isolation(**in_force, missing=tuple(_sentences(in_force, measures)))
 
 
-def _sentences(held: dict[str, bool], found: frozenset[str]) -> list[str]:
+def _sentences(in_force: dict[str, bool], measures: frozenset[str]) -> list[str]:
     """One for each thing that a program is not kept from. That it is our own user matters where it can reach us."""
+    unreachable = in_force["user"] or "no_signals" in measures
     words = {
-        "signals": "" if held["user"] or "no_signals" in found else ", and signal those of the user who started this",
-        "tcp": ", but not by TCP" if "no_tcp" in found else "",
-        "reader": "an unprivileged user" if held["user"] else "the user who started this",
+        "signals": "" if unreachable else ", and signal those of the user who started this",
+        "tcp": ", but not by TCP" if "no_tcp" in measures else "",
+        "reader": "an unprivileged user" if in_force["user"] else "the user who started this",
     }
-    names = [name for name in held if not held[name] and name in _MISSING]
-    if held["system_calls"] and "shared_memory" in names:
+    names = [name for name in in_force if not in_force[name] and name in _MISSING]
+    if in_force["system_calls"] and "shared_memory" in names:
         names.remove("shared_memory")  # the filter refuses it
-    if held["landlock"]:
+    if in_force["landlock"]:
         names[names.index("files")] = "disk"
     if sys.platform != "linux":
         names += ["memory", "count"]
-    elif os.geteuid() == 0 and not held["user"]:  # Linux counts everybody's processes but root's
+    elif os.geteuid() == 0 and not in_force["user"]:  # Linux counts everybody's processes but root's
         names.append("count")
     return [_MISSING[name].format(**words) for name in names]

@@ -102,18 +102,12 @@ def _watch(child: int, streams: Streams, end: float, test_s: float) -> tuple[int
 
 
 class Streams:
-    """Pipes from the program, read as they fill, each kept up to a number of bytes.
-
-    Attributes:
-      data: what was kept of stdout, stderr and, where functions are called, results.
-      full: whether more came on the stream that is judged than is kept.
-      lines: lines of results so far.
-    """
+    """Pipes from the program, read as they fill, each kept up to a number of bytes."""
 
     def __init__(self, descriptors: list[int], most: int):
-        self.data = [bytearray() for _ in descriptors]
-        self.full = False
-        self.lines = 0
+        self.data = [bytearray() for _ in descriptors]  # of stdout, stderr and, where functions are called, results
+        self.full = False  # whether more came on the stream that is judged than is kept
+        self.lines = 0  # of results so far
         self.poll = select.poll()
         self._index = {descriptor: index for index, descriptor in enumerate(descriptors)}
         judged = 2 if len(descriptors) > 2 else 0
