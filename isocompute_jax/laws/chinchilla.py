@@ -108,6 +108,7 @@ def fit_chinchilla(
         return ChinchillaFit(
             method=method, **dict.fromkeys(SYMBOLS, unknown(message)), num_points=len(n), status="failed",
             message=message, predicted=nothing[0], replicates=nothing[1], left_out=left_out,
+            objective=math.nan, r2=math.nan,
         )  # fmt: skip
     search = functools.partial(fit_two, method=method)
     best = search(n, d, y, weight=np.ones_like(y), start=None)
@@ -272,7 +273,7 @@ def law_estimates(
     if not len(replicates):
         ends = dict.fromkeys(names, (math.nan, math.nan))
     return {
-        name: Estimate(float(value), *holding(*ends[name], value), not found[name], found[name])
+        name: Estimate(float(value), *holding(ends[name][0], ends[name][1], value), not found[name], found[name])
         for name, value in zip(names, values, strict=True)
     }
 
