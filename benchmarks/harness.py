@@ -12,9 +12,8 @@ from benchmarks import families
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import memory_table, read_curves
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
 
 METRIC = "avg@4"
 Table = dict[str, np.ndarray]

@@ -23,10 +23,9 @@ from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval
 from isocompute_jax.fit.frontier.switches import switch_results
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
 from isocompute_jax.fit.results import Frontier
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
 
 FIRST = 1e3
 """Compute of the first evaluation."""

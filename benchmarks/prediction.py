@@ -23,9 +23,9 @@ from benchmarks import families
 from benchmarks.harness import studies_of_flags, study_flags
 from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
+from isocompute_jax.fit.advice import BudgetAnswer
 from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answering import BudgetAnswer
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill

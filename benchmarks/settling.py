@@ -13,8 +13,8 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.frontier.envelope import data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.further_runs import Candidate, candidates, evaluations, optimal_sizes, propose
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import ReadOptions
+from isocompute_jax.fit.stages import MetricAnalysis
 
 WAYS = ("--next", "random", "grid", "interval")
 """How runs are added."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.advice import budget_grid, disagreement, recommend
+from isocompute_jax.fit.advice import answer, budget_grid, disagreement, ranges, recommend
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answering import Evidence, answer, ranges
 from isocompute_jax.fit.curves.diagnostics import (
     CurveHoldout,
     compare_steepness,
@@ -21,14 +20,12 @@ from isocompute_jax.fit.curves.diagnostics import (
 )
 from isocompute_jax.fit.curves.forms import FormName
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, ended_early, group_runs
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals, whole_or_none
 from isocompute_jax.fit.frontier.switches import seed_agreement, switch_results
 from isocompute_jax.fit.further_runs import further_runs
-from isocompute_jax.fit.intervals import whole_or_none
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import SOLVE_SHARES, MemoryTable, RunCurve, read_curves
 from isocompute_jax.fit.results import AllocationFit, CurveFit, FormScore, choose_form
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
 from isocompute_jax.fit.sweep_results import (
     AllocationResult,
     CurveResult,
@@ -90,8 +87,8 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
 
     budgets = budget_grid(main.fits, options.budgets) if main.frontier.segments else options.budgets
     advice = recommend(budgets, stages, main, allocation, resampled, by_records)
-    evidence = Evidence(main, resampled, by_seed, forms, choose_form(scores))
-    answers = tuple(answer(found, evidence) for found in advice.values())
+    choice = choose_form(scores)
+    answers = tuple(answer(each, main, resampled, by_seed, forms, choice) for each in advice.values())
     asked = tuple(advice[budget] for budget in options.budgets)
     return SweepResult(
         options=options,
@@ -144,8 +141,8 @@ def _base_model(metrics: Mapping[str, MetricAnalysis]) -> dict[str, float]:
 
 def _holdouts(stages: Stages, main: MetricAnalysis) -> _Holdouts:
     """[K] form -> how the first part of a curve predicts the rest; empty without --holdout."""
-    data, cut = main.trusted, stages.options.holdout
-    return hold_out(data.compute, data.reward, use=data.used, options=stages.fit, cut=cut) if cut else ()
+    cut = stages.options.holdout
+    return hold_out(**main.data, options=stages.fit, cut=cut) if cut else ()
 
 
 def _scores(forms: _Forms, holdouts: _Holdouts) -> dict[FormName, FormScore]:
@@ -153,13 +150,13 @@ def _scores(forms: _Forms, holdouts: _Holdouts) -> dict[FormName, FormScore]:
     rows = {}
     for name, fits in forms.items():
         fitted = [fit for fit in fits if fit.status != "failed"]
-        held = [found[name] for found in holdouts if name in found]
+        scored = [found[name] for found in holdouts if name in found]
         rows[name] = FormScore(
             aicc=sum(fit.aicc for fit in fitted),
             bic=sum(fit.bic for fit in fitted),
-            holdout_mean_abs_error=float(np.mean([h.mean_abs_error for h in held])) if held else None,
-            holdout_coverage=float(np.mean([h.coverage for h in held])) if held else None,
-            holdout_curves=len(held),
+            holdout_mean_abs_error=float(np.mean([h.mean_abs_error for h in scored])) if scored else None,
+            holdout_coverage=float(np.mean([h.coverage for h in scored])) if scored else None,
+            holdout_curves=len(scored),
         )
     return rows
 
@@ -167,18 +164,17 @@ def _scores(forms: _Forms, holdouts: _Holdouts) -> dict[FormName, FormScore]:
 def _curves(
     stages: Stages, main: MetricAnalysis, resampled: Bootstrap | None, forms: _Forms, holdouts: _Holdouts
 ) -> tuple[CurveResult, ...]:
-    options, data = stages.options, main.trusted
-    given = {"use": data.used, "options": stages.fit}
-    profiles = profile_asymptotes(data.compute, data.reward, main.fits, errors=data.errors, **given)
-    grid = grid_fit(data.compute, data.reward, grid=options.grid, **given) if options.grid else ()
-    held = [name for name, (least, most) in options.fit.limits().items() if least == most]
-    held += ["floor"] if options.fit.r0 == "first" else []
+    options = stages.options
+    profiles = profile_asymptotes(**main.data, fits=main.fits, errors=main.standard_errors, options=stages.fit)
+    grid = grid_fit(**main.data, grid=options.grid, options=stages.fit) if options.grid else ()
+    given = [name for name, (least, most) in options.fit.limits().items() if least == most]
+    given += ["floor"] if options.fit.r0 == "first" else []
     return tuple(
         CurveResult(
             configuration=curve.configuration,
             seeds=curve.seeds,
             fit=fit,
-            held=tuple(held),
+            held=tuple(given),
             bootstrap95=parameter_intervals(resampled, fit, k) if resampled and resampled.tells(fit, k) else None,
             forms={name: fits[k] for name, fits in forms.items()},
             holdout=HoldoutResult(holdouts[k][fit.form], holdouts[k]) if holdouts and fit.form in holdouts[k] else None,
@@ -198,10 +194,10 @@ def _curves(
 
 def _steepness(stages: Stages, main: MetricAnalysis) -> SteepnessResult | None:
     """The curves under one asymptote, as ScaleRL compares them; None where that has no meaning."""
-    data, fits, own = main.trusted, main.fits, stages.fit
+    fits, own = main.fits, stages.fit
     if stages.options.form == "auto" and own.form != "hill":  # the comparison is one of Hill curves
         fits, own = stages.forms(main)["hill"], for_form(own, "hill")
-    found = compare_steepness(data.compute, data.reward, fits, use=data.used, options=own)
+    found = compare_steepness(**main.data, fits=fits, options=own)
     if found is None:
         return None
     rows = []

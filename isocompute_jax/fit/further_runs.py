@@ -24,14 +24,13 @@ import numpy as np
 from isocompute_jax.fit.advice import BEYOND_DATA
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.frontier.envelope import data_end
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.standings import prospect
-from isocompute_jax.fit.intervals import PERCENTILES
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import RunCurve, read_curves
 from isocompute_jax.fit.results import Configuration, NextRun, NextRuns
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
 
 WORTH = 0.5
 """Of the candidates that reduce the regret by at least this share of what the best one does, the cheapest reduction

@@ -30,6 +30,17 @@ SOME_AICC = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number with its 95% interval, and whether the data pin it down at all."""
+
+    value: float  # NaN when there is none
+    low: float  # lower end of the interval; 0 or -inf when the data set none, NaN when it is unknown
+    high: float  # upper end; inf when the data set none, NaN when it is unknown
+    identified: bool  # whether the value may be quoted; when not, only the interval's reach says something
+    note: str  # empty, or why it is not identified
+
+
+@dataclasses.dataclass(frozen=True)
 class Configuration:
     """One cell of a sweep: everything that its runs share but for the random seed."""
 

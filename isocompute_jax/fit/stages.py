@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,18 +17,135 @@ from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.screening import Records, Screening, points_to_fit, screen
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, average_seeds, rollouts_at, uncovered
 from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, PointRule, bootstrap, leaders_at
-from isocompute_jax.fit.frontier.envelope import frontier
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, FittedPoints, PointRule, bootstrap, leaders_at
+from isocompute_jax.fit.frontier.envelope import frontier, leader
 from isocompute_jax.fit.frontier.forecast import Forecast, between_seeds, forecast
-from isocompute_jax.fit.frontier.ties import compare
-from isocompute_jax.fit.metric_analysis import MetricAnalysis, Rollouts, sound, trusted
-from isocompute_jax.fit.results import CLEAR_AICC, AllocationFit, Configuration, CurveFit, SliceResult
+from isocompute_jax.fit.frontier.standings import Budget, compare
+from isocompute_jax.fit.results import (
+    CLEAR_AICC,
+    AllocationFit,
+    Configuration,
+    CurveFit,
+    Frontier,
+    FrontierPoint,
+    SliceResult,
+)
 from isocompute_jax.records.errors import InputError
 
 COMPARISON_BIN_WIDTH = 0.02
 """Bin width, a share of the range, of the bucketed rule in the comparison when the flag leaves it at 0 (strict)."""
 
+Rollouts = Callable[[int, float], float]
 _Series = tuple[tuple[Curve, ...], tuple[Screening, ...], tuple[np.ndarray, ...] | None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricAnalysis:
+    """Everything about one metric: K mean curves, what was fitted, and who leads where."""
+
+    metric: str  # column name
+    curves: tuple[Curve, ...]  # [K] means over seeds
+    screened: tuple[Screening, ...]  # [K] what they leave to be fitted: collapses and outliers
+    used: tuple[np.ndarray, ...]  # [K] of [E] bool, the evaluations that were fitted
+    errors: tuple[np.ndarray, ...] | None  # [K] of [E] standard errors of the rewards; None for equal weights
+    points: tuple[FittedPoints, ...]  # [K] what was fitted, seed by seed, with its fit, which may have failed
+    frontier: Frontier  # the upper envelope of the fits
+    budgets: tuple[Budget, ...]  # comparison at every evaluated compute, with ties
+    rollouts: Rollouts | None  # (number of a configuration, compute) -> rollouts; None when compute is in rollouts
+
+    @functools.cached_property
+    def configurations(self) -> list[Configuration]:
+        """[K]."""
+        return [curve.configuration for curve in self.curves]
+
+    @functools.cached_property
+    def fits(self) -> tuple[CurveFit, ...]:
+        """[K]."""
+        return tuple(each.fit for each in self.points)
+
+    @functools.cached_property
+    def sound(self) -> list[Curve]:
+        """The curves without their outliers, collapses and all: what configurations are compared by."""
+        return sound(self.curves, self.screened)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Arguments of another fit of the same points: `compute`, `reward` and `use`, each [K] of [E]."""
+        curves = [each.curve for each in self.points]
+        return {
+            "compute": [curve.compute for curve in curves],
+            "reward": [curve.reward for curve in curves],
+            "use": [each.use for each in self.points],
+        }
+
+    @property
+    def standard_errors(self) -> list[np.ndarray] | None:
+        """[K] of [E] of the points; None for equal weights."""
+        return None if self.errors is None else [each.errors for each in self.points]
+
+    @property
+    def has_noise_estimate(self) -> bool:
+        """Whether some budget has two seeds of a configuration, which tell the noise of one."""
+        return any(math.isfinite(budget.seed_sd) for budget in self.budgets)
+
+    @property
+    def compared(self) -> list[Budget]:
+        """The budgets at which several configurations were evaluated."""
+        return [budget for budget in self.budgets if budget.compared > 1]
+
+    def leader(self, budget: float, fits: Sequence[CurveFit] | None = None) -> int | None:
+        """Number of the curve that is the highest at a budget (see `envelope.leader`), or by other `fits`."""
+        reached = [float(curve.compute.max(initial=0.0)) for curve in self.curves]
+        return leader(fits or self.fits, self.configurations, budget, reached=reached)
+
+    def uncontested(self, envelope: Frontier, members: Sequence[int] = ()) -> list[tuple[float, int]]:
+        """The evaluated budgets at which an envelope says who is best, with that configuration's number.
+
+        Not those at which a configuration without data would lead by its own curve: the leader is then one by default.
+
+        Args:
+          envelope: over all configurations or some.
+          members: numbers of those; empty for all.
+        """
+        found = []
+        among = [i for i, fit in enumerate(self.fits) if (not members or i in members) and fit.status != "failed"]
+        for budget in self.budgets:
+            compute = budget.compute
+            leading = [s.configuration for s in envelope.segments[::-1] if s.start <= compute <= s.end]
+            if not leading:
+                continue
+            places = [self.configurations.index(each) for each in leading]  # two where segments meet
+            index = max(places, key=lambda i: float(self.fits[i].reward(compute)))
+            best = float(self.fits[index].reward(compute))
+            absent = [self.fits[i] for i in among if not self.fits[i].fall and np.isnan(budget.mean[i])]
+            if all(float(fit.reward(compute)) <= best for fit in absent):
+                found.append((compute, index))
+        return found
+
+    def frontier_points(self, envelope: Frontier, members: Sequence[int] = ()) -> tuple[FrontierPoint, ...]:
+        """An envelope at the uncontested budgets: n*(C), B_problem*(C), M*(C) and the fitted reward."""
+        rows = []
+        for compute, index in self.uncontested(envelope, members):
+            configuration = self.configurations[index]
+            per_step, spent = configuration.rollouts_per_step, self.rollouts_spent(index, compute)
+            steps = spent / per_step if per_step and math.isfinite(spent) else None
+            rows.append(FrontierPoint(compute, configuration, steps, float(self.fits[index].reward(compute))))
+        return tuple(rows)
+
+    def rollouts_spent(self, index: int, compute: float) -> float:
+        """Rollouts of a configuration at a compute."""
+        return self.rollouts(index, compute) if self.rollouts else compute
+
+    def optimal_group_size(self, envelope: Frontier, members: Sequence[int] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """n*(C) at the uncontested budgets: compute [P] and the group size of the envelope's configuration [P]."""
+        led = [(compute, self.configurations[i].group_size) for compute, i in self.uncontested(envelope, members)]
+        compute, group_size = np.array(led, dtype=np.float64).reshape(-1, 2).T
+        return compute, group_size
+
+
+def sound(curves: Sequence[Curve], screened: Sequence[Screening]) -> list[Curve]:
+    """See `MetricAnalysis.sound`."""
+    return [curve.only(~screening.outlier) for curve, screening in zip(curves, screened, strict=True)]
 
 
 class Stages:
@@ -63,18 +180,30 @@ class Stages:
         With `intervals` but without `profiles` there is all that a bootstrap needs (see `fit_curves`).
         """
         curves, screened, errors = self._series(metric, seed)
-        rule = functools.partial(self._points, records=records or self.options.records)
+        records = records or self.options.records
+        rule = functools.partial(self._points, records=records)
         used = tuple(_within(s.kept, rule, curve) for curve, s in zip(curves, screened, strict=True))
-        data, rollouts = trusted(curves, screened, used, errors), self._rollouts(curves)
-        options = dataclasses.replace(self.fit, intervals=intervals)
-        given = {"use": data.used, "standard_error": data.errors, "options": options, "profiles": profiles}
-        fits = fit_curves(data.compute, data.reward, **given)
-        if (records or self.options.records) != "off":
-            fits = [_note_waiver(*each) for each in zip(fits, data.curves, data.used, strict=True)]
-        fits = tuple(s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True))
+        rows = [_fitted_rows(curve, s) for curve, s in zip(curves, screened, strict=True)]
+        clean = [curve.only(own) for curve, own in zip(curves, rows, strict=True)]
+        use = [each[own] for each, own in zip(used, rows, strict=True)]
+        weights = None if errors is None else [each[own] for each, own in zip(errors, rows, strict=True)]
+        fits = fit_curves(
+            [curve.compute for curve in clean],
+            [curve.reward for curve in clean],
+            use=use,
+            standard_error=weights,
+            options=dataclasses.replace(self.fit, intervals=intervals),
+            profiles=profiles,
+        )
+        if records != "off":
+            fits = [_note_waiver(*each) for each in zip(fits, clean, use, strict=True)]
+        fits = [s.note(fit, curve) for s, fit, curve in zip(screened, fits, curves, strict=True)]
+        equal = [np.ones(len(each)) for each in use]
+        points = tuple(FittedPoints(*each) for each in zip(clean, fits, use, weights or equal, strict=True))
+        rollouts = self._rollouts(curves)
         envelope = frontier(fits, [curve.configuration for curve in curves], rollouts=rollouts)
         budgets = tuple(compare(sound(curves, screened)))
-        return MetricAnalysis(metric, curves, screened, used, errors, fits, envelope, budgets, rollouts)
+        return MetricAnalysis(metric, curves, screened, used, errors, points, envelope, budgets, rollouts)
 
     def _series(self, metric: str, seed: int | None) -> _Series:
         """Mean curves, what is wrong with them, and their errors: the same for every choice of points."""
@@ -143,7 +272,7 @@ class Stages:
         """Draws of what the curves are, and those of configurations that were not run.
 
         Of all seeds, or of the `same_seeds` as they go on: how these lie from others is in their mean already.
-        None where the fit is told its form, or holds its parameters, and where no curve has more points than
+        None where the options name the form, or hold parameters, and where no curve has more points than
         parameters: nothing tells the noise then.
         """
         options = self.options
@@ -210,12 +339,16 @@ class Stages:
     def forms(self, main: MetricAnalysis) -> dict[FormName, tuple[CurveFit, ...]]:
         """The same points by every form."""
         if main.metric not in self._forms:
-            data, found = main.trusted, {}
-            for name in FORMS:
-                options = dataclasses.replace(for_form(self.fit, name), intervals=False)
-                fits = fit_curves(data.compute, data.reward, use=data.used, standard_error=data.errors, options=options)
-                found[name] = tuple(fits)
-            self._forms[main.metric] = found
+            self._forms[main.metric] = {
+                name: tuple(
+                    fit_curves(
+                        **main.data,
+                        standard_error=main.standard_errors,
+                        options=dataclasses.replace(for_form(self.fit, name), intervals=False),
+                    )
+                )
+                for name in FORMS
+            }
         return self._forms[main.metric]
 
     def targets(self, main: MetricAnalysis) -> tuple[dict[str, MetricAnalysis], list[str]]:
@@ -278,6 +411,12 @@ def _allocation(
         unknown = fit_allocation(compute[:0], group_size[:0], window=window, axis=axis)
         return dataclasses.replace(unknown, message="the group size of some configurations is unknown")
     return fit_allocation(compute, group_size, window=window, axis=axis, replicates=replicates, largest=largest)
+
+
+def _fitted_rows(curve: Curve, screening: Screening) -> np.ndarray:
+    """Numbers of the evaluations that may be fitted, seed by seed: no outlier, and none after a collapse."""
+    order = curve.seed_by_seed
+    return order[screening.kept[order]]
 
 
 def _within(kept: np.ndarray, rule: PointRule, curve: Curve) -> np.ndarray:

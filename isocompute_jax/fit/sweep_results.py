@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from isocompute_jax.fit.advice import BudgetAnswer, BudgetRange
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answering import BudgetAnswer, BudgetRange
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.curves.diagnostics import CurveHoldout, GridFit, Profile
 from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.envelope import data_end
+from isocompute_jax.fit.frontier.standings import Budget
 from isocompute_jax.fit.frontier.switches import SeedAgreement, SwitchResult
-from isocompute_jax.fit.frontier.ties import Budget
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL, only
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import (
@@ -44,6 +43,7 @@ from isocompute_jax.fit.results import (
     Switch,
     choose_form,
 )
+from isocompute_jax.fit.stages import MetricAnalysis
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 

@@ -1,6 +1,6 @@
 """Laws over several models: the model-size law of RL post-training, and the pre-training law to compare it with."""
 
-from isocompute_jax.fit.intervals import Estimate
+from isocompute_jax.fit.results import Estimate
 from isocompute_jax.laws.checks import Holdout, ReuseFit, at_equal_data, inter_model, intra_model, reuse
 from isocompute_jax.laws.chinchilla import ChinchillaFit, compute_optimal, fit_chinchilla
 from isocompute_jax.laws.convergence import ConvergenceFit, fit_convergence

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import Estimate
-from isocompute_jax.fit.results import Status
+from isocompute_jax.fit.results import Estimate, Status
 from isocompute_jax.laws.model_size import (
     CONFIDENCE,
     ModelSizeFit,

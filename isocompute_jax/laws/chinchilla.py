@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import PERCENTILES, Estimate, holding, percentile_interval
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, holding, percentile_interval
 from isocompute_jax.fit.plain_data import INTERNAL
-from isocompute_jax.fit.results import Status
+from isocompute_jax.fit.results import Estimate, Status
 from isocompute_jax.laws.solver import HIGHEST_EXPONENT, LOWEST_EXPONENT, Method, Minimum, fit_two
 
 METHODS: dict[Method, str] = {"squares": "least squares", "huber": "Huber on ln L"}

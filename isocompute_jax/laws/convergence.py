@@ -18,8 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.intervals import Estimate, percentile_interval
-from isocompute_jax.fit.results import Status
+from isocompute_jax.fit.frontier.bootstrap import percentile_interval
+from isocompute_jax.fit.results import Estimate, Status
 from isocompute_jax.laws.chinchilla import (
     FLOPS_PER_PARAMETER_TOKEN,
     ChinchillaFit,

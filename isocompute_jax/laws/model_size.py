@@ -17,9 +17,8 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.fit.plain_data import INTERNAL
-from isocompute_jax.fit.results import Status
+from isocompute_jax.fit.results import Estimate, Status
 
 MARGIN = 1e3
 """N0 is searched from the smallest model / margin to the largest model x margin."""

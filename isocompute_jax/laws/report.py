@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.fit.outputs import HEADLINE, Written, write
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.read import ReadOptions, read_curves
@@ -38,6 +37,7 @@ from isocompute_jax.fit.report.templating import environment, render, told
 from isocompute_jax.fit.report.terminal import table
 from isocompute_jax.fit.report.wording import figures as number
 from isocompute_jax.fit.report.wording import reach, scale, value_of, wrapped
+from isocompute_jax.fit.results import Estimate
 from isocompute_jax.laws.analysis import ChinchillaResult, LawOptions, LawResult, ModelSizeResult, analyse_law
 
 TITLES = {

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import families
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, SweepResult, analyze
-from isocompute_jax.fit.answering import BudgetAnswer
-from isocompute_jax.fit.frontier.ties import NEAR
+from isocompute_jax.fit.advice import BudgetAnswer
+from isocompute_jax.fit.frontier.standings import NEAR
 from isocompute_jax.fit.read import read_curves
 
 Table = Mapping[str, np.ndarray]

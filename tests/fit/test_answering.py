@@ -9,10 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.advice import BEYOND_DATA, budget_grid
+from isocompute_jax.fit.advice import BEYOND_DATA, BudgetAnswer, Objection, _confidence, budget_grid, ranges
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.answering import BudgetAnswer, Objection, _confidence, ranges
 from isocompute_jax.fit.frontier.switches import _established
 from isocompute_jax.fit.report.answers import MOST_NAMED, answer_text, pick
 from isocompute_jax.fit.report.facts import tie_ranges

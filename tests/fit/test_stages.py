@@ -244,8 +244,8 @@ def test_seeds_evaluated_at_different_computes_are_fitted_from_their_own_evaluat
     assert [curve.pooled for curve in other.main.curves] == [True, False]
     (told,) = (text for text in other.warnings if "different computes" in text)
     assert told.startswith("n = 4: ") and not any("different computes" in text for text in found.warnings)
-    assert [len(c) for c in other.main.trusted.compute] == [14, 9]
-    assert np.count_nonzero(np.diff(other.main.trusted.compute[0]) < 0) == 1  # one seed, then the other
+    assert [len(c) for c in other.main.data["compute"]] == [14, 9]
+    assert np.count_nonzero(np.diff(other.main.data["compute"][0]) < 0) == 1  # one seed, then the other
     assert np.all(np.diff(other.main.curves[0].compute) >= 0)
     assert other.base_model == {"reward": pytest.approx(0.05)}
     options = AnalysisOptions(read=READ, evaluation_samples=96, **QUICK)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.intervals import Estimate
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.wording import reach, scale, stated
+from isocompute_jax.fit.results import Estimate
 from isocompute_jax.laws.analysis import ChinchillaResult, LawOptions, LawResult, ModelSizeResult, analyse_law
 from isocompute_jax.laws.report import (
     SECTIONS,

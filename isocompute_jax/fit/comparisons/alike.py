@@ -13,9 +13,8 @@ import numpy as np
 
 from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, group_runs, merge_close, read_off
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.stages import Stages
+from isocompute_jax.fit.stages import MetricAnalysis, Stages
 from isocompute_jax.fit.sweep_results import SweepResult
 
 HOW_FAR = ("max_compute", "evaluation.")

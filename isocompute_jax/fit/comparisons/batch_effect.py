@@ -34,7 +34,7 @@ from isocompute_jax.fit.comparisons.comparison import (
     standard_error,
 )
 from isocompute_jax.fit.curves.seeds import Curve, average_seeds
-from isocompute_jax.fit.intervals import PERCENTILES
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, unit

@@ -24,13 +24,19 @@ from isocompute_jax.fit.comparisons.comparison import (
     common_verdict,
 )
 from isocompute_jax.fit.frontier.allocation import StepsLaw, fit_allocation, fit_steps_law
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, replicate_rewards
+from isocompute_jax.fit.frontier.bootstrap import (
+    PERCENTILES,
+    Bootstrap,
+    leaders_among,
+    percentile_interval,
+    replicate_rewards,
+    whole_or_none,
+)
 from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval, whole_or_none
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import amount, listed, unit
 from isocompute_jax.fit.results import SliceResult
+from isocompute_jax.fit.stages import MetricAnalysis
 from isocompute_jax.fit.sweep_results import SweepResult
 
 DIRECTIONS = {

@@ -25,9 +25,9 @@ import numpy as np
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Panel, Picture, Value
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, group_runs
+from isocompute_jax.fit.frontier.bootstrap import PERCENTILES, holding, whole_or_none
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.ties import compare
-from isocompute_jax.fit.intervals import PERCENTILES, holding, whole_or_none
+from isocompute_jax.fit.frontier.standings import compare
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import reached, shortened, unit
@@ -215,12 +215,12 @@ def _paths(groups: Sequence[ConfigurationRuns], cut: float, options: AnalysisOpt
     forecast = stages.forecast(fitted, same_seeds=True)
     if forecast is None:
         return None
-    names, data = [curve.configuration.name for curve in fitted.curves], fitted.trusted
+    names = [each.name for each in fitted.configurations]
     curves = [by_name[name] for name in names]
     mean = np.array([budget.mean for budget in budgets]).T[[list(by_name).index(name) for name in names]]
     noise = [  # of a mean over the seeds, where their evaluations were fitted one by one
-        sd * math.sqrt(float(curve.count[used].mean()) / len(curve.seeds)) if used.any() else math.nan
-        for sd, curve, used in zip(forecast.noise * options.fit.width, data.curves, data.used, strict=True)
+        sd * math.sqrt(float(each.curve.count[each.use].mean()) / len(each.curve.seeds)) if each.use.any() else math.nan
+        for sd, each in zip(forecast.noise * options.fit.width, fitted.points, strict=True)
     ]
     draws = _draws(forecast, curves, compute, mean, early, late, noise, np.random.default_rng(options.seed))
     each = tuple(curve.configuration for curve in curves)

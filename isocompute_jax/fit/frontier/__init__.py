@@ -3,9 +3,8 @@
 envelope        the best curve at each compute, with exact switch points
 bootstrap       the experiment repeated on paper; the interval of a switch point
 switches        how well the evaluations and the seeds bear a switch out
-ties            leads and ties by the evaluations alone
 allocation      n*(C) and its sigmoid law
 forecast        joint draws of all curves, inside the data and beyond; `collapse` says where they may fall
-standings       who leads at one compute and who ties, by draws or by fits
+standings       who leads at one compute and who ties: by the evaluations, by draws or by fits
 recommendation  how to spend a budget
 """

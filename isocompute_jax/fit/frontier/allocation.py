@@ -30,7 +30,7 @@ import numpy as np
 from isocompute_jax.fit.curves.fit_options import padded_points
 from isocompute_jax.fit.curves.forms import Share
 from isocompute_jax.fit.curves.solver import CurveBatch, RisingFit, fit_rising
-from isocompute_jax.fit.intervals import percentile_interval
+from isocompute_jax.fit.frontier.bootstrap import percentile_interval
 from isocompute_jax.fit.results import SOME_AICC, SURE, AllocationFit
 
 SLOPE_RANGE = (0.1, 100.0)

@@ -22,7 +22,6 @@ from isocompute_jax.fit.curves.seed_noise import MOVES, SeedDifferences, differe
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.curves.uncertainty import NoiseModel, alike
 from isocompute_jax.fit.frontier.envelope import aligned
-from isocompute_jax.fit.intervals import PERCENTILES, percentile_interval
 from isocompute_jax.fit.results import Configuration, CurveFit
 
 Resampling = Literal["auto", "noise", "runs", "blocks", "none"]
@@ -36,6 +35,12 @@ GRID_POINTS = 1024
 CLEAR = 6.0
 """A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
 100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
+
+
+PERCENTILES = (2.5, 97.5)
+
+ROUNDING = 1e-9
+"""Of an end of an interval: draws that are all alike differ by so much from their mean."""
 
 
 class FittedPoints(NamedTuple):
@@ -297,3 +302,31 @@ def group_size_interval(found: Bootstrap, compute: float) -> tuple[tuple[int, in
 def leaders_at(found: Bootstrap, compute: float) -> np.ndarray:
     """[R] number of each replicate's best configuration at the grid's point nearest to `compute`; -1 for none."""
     return found.leader[:, int(np.argmin(np.abs(np.log(found.compute / compute))))]
+
+
+def percentile_interval(
+    draws: np.ndarray, estimate: float, *, rounding: float = ROUNDING, method: Literal["linear", "nearest"] = "linear"
+) -> tuple[float, float]:
+    """The interval of an estimate by draws of it [R], of which NaN ones do not count.
+
+    NaN ends where it does not hold the estimate: draws that lie to one side of it are biased by more than they scatter,
+    and an interval of them says nothing of what was estimated. NaN ends too without draws.
+    """
+    draws = draws[~np.isnan(draws)]
+    if not len(draws):
+        return math.nan, math.nan
+    low, high = np.percentile(draws, PERCENTILES, method=method).tolist()
+    return holding(low, high, estimate, rounding=rounding)
+
+
+def whole_or_none(ends: tuple[int, int] | None, estimate: float) -> tuple[int, int] | None:
+    """The interval of a whole number such as n; None where there is none, or it does not hold the estimate."""
+    return ends if ends is not None and ends[0] <= estimate <= ends[1] else None
+
+
+def holding(low: float, high: float, estimate: float, *, rounding: float = ROUNDING) -> tuple[float, float]:
+    """The ends of an interval where it holds the estimate, up to the rounding of both, a share of them; else NaN."""
+    slack = rounding * max(abs(low), abs(high))
+    if not low - slack <= estimate <= high + slack:
+        return math.nan, math.nan
+    return float(min(low, estimate)), float(max(high, estimate))

@@ -10,12 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, leaders_among, percentile_interval
 from isocompute_jax.fit.frontier.envelope import REACH, carried
 from isocompute_jax.fit.frontier.forecast import Forecast
-from isocompute_jax.fit.frontier.standings import Prospect, interval, prospect, standings, tie_text, told_apart
-from isocompute_jax.fit.frontier.ties import NEAR, Budget, nearest
-from isocompute_jax.fit.intervals import percentile_interval
+from isocompute_jax.fit.frontier.standings import (
+    NEAR,
+    Budget,
+    Prospect,
+    interval,
+    nearest,
+    prospect,
+    standings,
+    tie_text,
+    told_apart,
+)
 from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, Recommendation, Unseen
 from isocompute_jax.options import described, option
 
@@ -60,14 +68,10 @@ class LearningRate:
         return f"The learning rate grows {rule}; its base is {self.source}."
 
 
-class OwnRate(NamedTuple):
-    """Learning rate of a configuration's runs, None where it is not one, and a sentence about it."""
+OwnRate = tuple[float | None, str]
+"""Learning rate of a configuration's runs, None where it is not one, and a sentence about it."""
 
-    rate: float | None
-    reason: str
-
-
-NO_RATE = OwnRate(None, "The runs do not say their learning rate, so it is left open.")
+NO_RATE: OwnRate = (None, "The runs do not say their learning rate, so it is left open.")
 
 
 class Choice(NamedTuple):

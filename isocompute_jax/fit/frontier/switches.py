@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.frontier.bootstrap import Bootstrap
-from isocompute_jax.fit.frontier.ties import lead
-from isocompute_jax.fit.intervals import percentile_interval
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
+from isocompute_jax.fit.frontier.bootstrap import Bootstrap, percentile_interval
+from isocompute_jax.fit.frontier.standings import lead
 from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.results import SURE, Configuration, Switch
+from isocompute_jax.fit.stages import MetricAnalysis
 
 LEAD_ERRORS = 2.0
 """A lead counts as beyond seed noise above so many standard errors."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from isocompute_jax.fit.answering import BudgetAnswer, BudgetRange, Confidence
+from isocompute_jax.fit.advice import BudgetAnswer, BudgetRange, Confidence
 from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import amount, spent, without_gap
 from isocompute_jax.fit.sweep_results import SweepResult

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
+from isocompute_jax.fit.frontier.standings import Budget
 from isocompute_jax.fit.frontier.switches import SwitchResult
-from isocompute_jax.fit.frontier.ties import Budget
 from isocompute_jax.fit.read import SOLVE_SHARES
 from isocompute_jax.fit.sweep_results import CurveResult, FrontierResult, RecordChoice, SweepResult
 

@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from isocompute_jax.fit.frontier.envelope import carried
-from isocompute_jax.fit.metric_analysis import MetricAnalysis
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
@@ -25,6 +24,7 @@ from isocompute_jax.fit.report.tables import versions
 from isocompute_jax.fit.report.templating import Html, Section, render
 from isocompute_jax.fit.report.wording import amount, spent, unit
 from isocompute_jax.fit.results import CurveFit
+from isocompute_jax.fit.stages import MetricAnalysis
 from isocompute_jax.fit.sweep_results import SweepResult
 
 Figures = Mapping[str, pathlib.Path]

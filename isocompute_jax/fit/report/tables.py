@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isocompute_jax import __version__
-from isocompute_jax.fit.answering import BudgetRange
+from isocompute_jax.fit.advice import BudgetRange
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult, Value
 from isocompute_jax.fit.plain_data import fields_of, plain
 from isocompute_jax.fit.sweep_results import SweepResult

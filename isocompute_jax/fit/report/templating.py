@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isocompute_jax.fit.answering import LIKELY
+from isocompute_jax.fit.advice import LIKELY
 from isocompute_jax.fit.comparisons.comparison import Cell, ComparisonResult, DrawnSeries, Picture
 from isocompute_jax.fit.curves.forms import FORMS
 from isocompute_jax.fit.report import facts, wording

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isocompute_jax.fit.answering import BudgetRange
+from isocompute_jax.fit.advice import BudgetRange
 from isocompute_jax.fit.report.answers import AnswerText, answer_text
 from isocompute_jax.fit.report.templating import said, told
 from isocompute_jax.fit.report.wording import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.fit.curves.forms import SYMBOLS
-from isocompute_jax.fit.intervals import Estimate
+from isocompute_jax.fit.results import Estimate
 from isocompute_jax.records.printing import printable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.curves.seeds import average_seeds, group_runs, merge_close, uncovered
-from isocompute_jax.fit.frontier.ties import compare, lead
+from isocompute_jax.fit.frontier.standings import compare, lead
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.records.run_files import RunFacts
 

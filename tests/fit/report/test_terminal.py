@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.answering import Objection
+from isocompute_jax.fit.advice import Objection
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.report.answers import answer_text
 from isocompute_jax.fit.report.terminal import FEW_LINES, MOST_LINES, headline, headline_tables, table
