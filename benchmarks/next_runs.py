@@ -58,7 +58,7 @@ def one_study(study: families.Study, number: int) -> list[float]:
     forecast, among = forecast_of(stages, found), alive(found, budget)
     choices = candidates(budget, among, end=families.LAST)
     today, proposals = propose(forecast, budget, among, choices, evaluations(found, forecast), count=RUNS.value)
-    proposed = [proposal.run for proposal in proposals]
+    proposed = [run for run, _ in proposals]
     cost = sum(run.cost for run in proposed)
     truth = study.truth(np.array([budget]))[:, 0]
 
@@ -70,7 +70,7 @@ def one_study(study: families.Study, number: int) -> list[float]:
     random = equal_cost(choices, cost, np.random.default_rng([number, 7]))
     largest = equal_cost([run for run in choices if run.index == max(among)], cost, np.random.default_rng([number, 8]))
     after = [regret_after(runs, stream) for stream, runs in enumerate(([], proposed, random, largest))]
-    return [*after, today, proposals[-1].regret if proposals else today, cost / families.LAST]
+    return [*after, today, proposals[-1][1] if proposals else today, cost / families.LAST]
 
 
 def equal_cost(choices: Sequence[Candidate], cost: float, rng: np.random.Generator) -> list[Candidate]:

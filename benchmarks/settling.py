@@ -113,7 +113,7 @@ def further(
         return [choices[i] for i in rng.integers(len(choices), size=count)] if choices else []
     how = evaluations(seen.found, seen.forecast)
     proposed = propose(seen.forecast, sweep.budget, seen.among, choices, how, count=count)[1]
-    return [proposal.run for proposal in proposed] or of_the_interval(sweep, seen)
+    return [run for run, _ in proposed] or of_the_interval(sweep, seen)
 
 
 def of_the_interval(sweep: HiddenSweep, seen: Look) -> list[Candidate]:

@@ -98,7 +98,7 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
     names = tuple(each.name for each in untried)
     sizes = [every[k].group_size for k in among]
     interval = optimal_sizes(forecast.rewards(budget)[:, among], sizes) if all(sizes) else None
-    return NextRuns(budget, regret, names, tuple(_row(found, each, every) for each in proposals), interval)
+    return NextRuns(budget, regret, names, tuple(_row(found, *each, every) for each in proposals), interval)
 
 
 def optimal_sizes(rewards: np.ndarray, sizes: Sequence[int]) -> tuple[int, int]:
@@ -141,8 +141,7 @@ def evaluations(found: MetricAnalysis, forecast: Forecast) -> Evaluations:
     )
 
 
-def _row(found: MetricAnalysis, proposal: Proposal, every: Sequence[Configuration]) -> NextRun:
-    run: Candidate = proposal.run
+def _row(found: MetricAnalysis, run: Candidate, regret: float, every: Sequence[Configuration]) -> NextRun:
     chosen, untried = every[run.index], run.index >= len(found.curves)
     spent = run.compute if found.rollouts is None else math.nan if untried else found.rollouts(run.index, run.compute)
     per_step = chosen.rollouts_per_step
@@ -154,7 +153,7 @@ def _row(found: MetricAnalysis, proposal: Proposal, every: Sequence[Configuratio
         compute=run.compute,
         num_steps=max(round(spent / per_step), 1) if per_step and math.isfinite(spent) else None,
         cost=run.cost,
-        expected_regret=proposal.regret,
+        expected_regret=regret,
         untried=untried,
     )
 
@@ -185,13 +184,6 @@ class Evaluations(NamedTuple):
         return float(np.sqrt(variance + (FORM_ERROR * width) ** 2))
 
 
-class Proposal(NamedTuple):
-    """A run to add, and the regret to expect after it and those before it."""
-
-    run: Candidate
-    regret: float
-
-
 def candidates(budget: float, among: Sequence[int], *, end: float) -> list[Candidate]:
     """What may be proposed: for a budget inside the data runs of it, else up to where they end or half the budget.
 
@@ -217,8 +209,8 @@ def propose(
     *,
     count: int,
     seed: int = 0,
-) -> tuple[float, list[Proposal]]:
-    """The regret to expect at a budget today, and after each of up to `count` further runs.
+) -> tuple[float, list[tuple[Candidate, float]]]:
+    """The regret to expect at a budget today, and up to `count` runs to add with the regret after each.
 
     Args:
       forecast: draws of all curves.
@@ -236,7 +228,7 @@ def propose(
     seen = [_likelihood(forecast, run, evaluations, rng) for run in choices]
     known = np.zeros((len(rewards), len(rewards)))
     np.fill_diagonal(known, -np.inf)  # a draw must not be recognised by itself
-    found: list[Proposal] = []
+    proposals: list[tuple[Candidate, float]] = []
     for _ in range(count):
         after = np.array([_regret(rewards, best, known + likelihood) for likelihood in seen])
         gain = regret - after
@@ -245,8 +237,8 @@ def propose(
         rate = np.where(gain >= WORTH * gain.max(), gain / [run.cost for run in choices], -np.inf)
         chosen = int(rate.argmax())
         known, regret = known + seen[chosen], float(after[chosen])
-        found.append(Proposal(choices[chosen], regret))
-    return now, found
+        proposals.append((choices[chosen], regret))
+    return now, proposals
 
 
 def _likelihood(forecast: Forecast, run: Candidate, how: Evaluations, rng: np.random.Generator) -> np.ndarray:

@@ -164,10 +164,10 @@ def noise_anew(
     Raises:
       ValueError: a fit was made without intervals, so nothing is known of its noise.
     """
-    told = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in points]
-    seeds = [one for one in told if one is not None]
+    noise = [seed_noise(each.curve, each.fit, use=each.use, size=each.size) for each in points]
+    seeds = [one for one in noise if one is not None]
     apart = differences(seeds)
-    models = alike([one.model if one else each.noise for each, one in zip(points, told, strict=True)])
+    models = alike([one.model if one else each.noise for each, one in zip(points, noise, strict=True)])
     rewards = []
     for each, model in zip(points, models, strict=True):
         drawn = np.tile(each.fitted, (count, 1)) if apart is None else _moved(each, apart, count, rng)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from isocompute_jax.fit.curves.posterior import (
 from isocompute_jax.fit.curves.seed_noise import SeedDifferences, differences, seed_noise
 from isocompute_jax.fit.frontier.bootstrap import FittedPoints
 from isocompute_jax.fit.frontier.collapse import Collapses, collapses
-from isocompute_jax.fit.frontier.standings import Prospect, prospect
+from isocompute_jax.fit.frontier.standings import Choice, prospect
 from isocompute_jax.fit.results import Configuration
 
 STEP = {"high": 0.05, "position": 0.8, "steepness": 0.25}
@@ -135,7 +135,7 @@ class Forecast:
             self._lattice[place] = self.rewards(self.reference * 2.0 ** (place / LATTICE))
         return self._lattice[place]
 
-    def prospect(self, compute: float, among: Sequence[int]) -> Prospect:
+    def prospect(self, compute: float, among: Sequence[int]) -> Choice:
         """What to expect at `compute` of the configurations with the numbers `among` (see `prospect`)."""
         return prospect(self.rewards(compute)[:, among], among)
 
@@ -265,22 +265,18 @@ def between_seeds(measured: Sequence[FittedPoints]) -> BetweenSeeds | None:
     return BetweenSeeds(apart, known[0].fit.form, [len(each.curve.seeds) for each in measured])
 
 
-class Step(NamedTuple):
-    """Between neighbours: factors of two in n, and the size of the step in n and B_problem together."""
-
-    factors: float
-    size: float
+Step = tuple[float, float]
+"""Between neighbours: factors of two in n, and the size of the step in n and B_problem together."""
 
 
 def _step(one: Configuration, other: Configuration) -> Step:
     """At least half a factor of two; infinite where an n is unknown."""
     if not (one.group_size and other.group_size):
-        return Step(0.0, float("inf"))
+        return 0.0, float("inf")
     factors = float(np.log2(other.group_size / one.group_size))
     batches = _batch(one), _batch(other)
-    return Step(
-        factors, max(abs(factors) + (abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0), 0.5)
-    )
+    of_batches = abs(float(np.log2(batches[1] / batches[0]))) if all(batches) else 0.0
+    return factors, max(abs(factors) + of_batches, 0.5)
 
 
 def _joined(
@@ -308,15 +304,16 @@ def _joined(
     by_number = dict(zip(order, joint, strict=True))
     for i, new in enumerate(configurations[tried:], start=tried):
         sizes = {k: _step(configurations[k], new) for k in sorted(order)}
-        near = min(sizes, key=lambda k: sizes[k].size)
+        near = min(sizes, key=lambda k: sizes[k][1])
         by_number[i] = _onwards(name, by_number[near], drift, sizes[near], rng)
     return tuple(by_number.get(i) for i in range(len(configurations))), gained
 
 
 def _onwards(name: FormName, before: Draws, drift: np.ndarray, step: Step, rng: np.random.Generator) -> Draws:
     """Draws of a curve of which nothing is known but its neighbour's draws."""
-    change = {key: scale * np.sqrt(step.size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
-    high = np.clip(before.high + drift * step.factors + change["high"], before.low, 1.0)
+    factors, size = step
+    change = {key: scale * np.sqrt(size) * rng.normal(size=len(drift)) for key, scale in STEP.items()}
+    high = np.clip(before.high + drift * factors + change["high"], before.low, 1.0)
     return Draws(before.low, high, moved(name, before.theta, change["position"], change["steepness"]))
 
 
@@ -336,8 +333,8 @@ def _noise(counts: Sequence[int], measured: Sequence[FittedPoints], width: float
     freedom = np.where(known, freedom, 0.0)
     variance = (POOLING * pooled + freedom * np.where(known, own, 0.0) ** 2) / (POOLING + freedom) / runs
     rho = np.array([each.fit.correlation for each in measured])
-    told = np.isfinite(rho) & known
-    shared = float(np.clip(np.average(rho[told], weights=freedom[told]), 0.0, 0.9)) if told.any() else 0.0
+    known &= np.isfinite(rho)
+    shared = float(np.clip(np.average(rho[known], weights=freedom[known]), 0.0, 0.9)) if known.any() else 0.0
     return np.maximum(np.sqrt(variance), LEAST_NOISE), shared
 
 
@@ -356,7 +353,7 @@ def _walk(
     """
     count = len(single[0].high)
     pairs = itertools.pairwise(single)
-    moves = [_moves(name, before, after, step, box) for (before, after), step in zip(pairs, steps, strict=True)]
+    moves = [_move(name, before, after, step, box) for (before, after), step in zip(pairs, steps, strict=True)]
     filters = [_filter(moves, float(drift), count) for drift in DRIFTS]
     evidence = np.array([log_sum(forward[-1]) - np.log(count) for forward in filters])
     evidence += log_normal(DRIFTS, 0.0, DRIFT) - log_sum(log_normal(DRIFTS, 0.0, DRIFT))
@@ -371,56 +368,53 @@ def _walk(
     return joint, DRIFTS[drawn], gained
 
 
-class Moves(NamedTuple):
-    """From one curve's draws to its neighbour's: log density without a drift of high, change of high, step."""
-
-    rest: np.ndarray
-    change: np.ndarray
-    step: Step
-
-    def under(self, drift: float) -> np.ndarray:
-        """[S, S] log density of a move under a drift of high, over the prior of a single curve.
-
-        Neighbours that are not alike (`UNLIKE`) have that prior. Of the two cases the larger term stands for the sum.
-        """
-        if not np.isfinite(self.step.size):
-            return np.zeros_like(self.change)
-        precision, mean = 1.0 / (STEP["high"] ** 2 * self.step.size), drift * self.step.factors
-        density = self.change * (precision * mean)  # the square of change - mean, whose other terms `rest` has
-        density += self.rest
-        density += np.log1p(-UNLIKE) - 0.5 * precision * mean**2
-        return np.maximum(density, np.log(UNLIKE), out=density)
+Move = Callable[[float], np.ndarray]
+"""Drift of high -> [S, S] log density of a move from one curve's draws to its neighbour's, over that of no walk."""
 
 
-def _moves(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Moves:
-    """From the draws of one curve to those of its neighbour; nothing moves over an infinite step."""
+def _move(name: FormName, before: Draws, after: Draws, step: Step, box: tuple[float, float]) -> Move:
+    """From the draws of one curve to those of its neighbour; nothing moves over an infinite step.
+
+    Neighbours that are not alike (`UNLIKE`) have the prior of a single curve. Of the two cases the larger term stands
+    for the sum.
+    """
+    factors, size = step
     change = after.high - before.high[:, None]
-    if not np.isfinite(step.size):
-        return Moves(np.zeros_like(change), change, step)
+    if not np.isfinite(size):
+        return lambda drift: np.zeros_like(change)
     (names, old, _), (_, new, density) = _coordinates(name, before, box), _coordinates(name, after, box)
     rest = -np.broadcast_to(density, change.shape)
     for column, key in enumerate(names):
         if key != "high":
-            rest = rest + log_normal(new[:, column] - old[:, column, None], 0.0, STEP[key] * np.sqrt(step.size))
-    return Moves(rest + log_normal(change, 0.0, STEP["high"] * np.sqrt(step.size)), change, step)
+            rest = rest + log_normal(new[:, column] - old[:, column, None], 0.0, STEP[key] * np.sqrt(size))
+    rest = rest + log_normal(change, 0.0, STEP["high"] * np.sqrt(size))
+
+    def under(drift: float) -> np.ndarray:
+        precision, mean = 1.0 / (STEP["high"] ** 2 * size), drift * factors
+        density = change * (precision * mean)  # the square of change - mean, whose other terms `rest` has
+        density += rest
+        density += np.log1p(-UNLIKE) - 0.5 * precision * mean**2
+        return np.maximum(density, np.log(UNLIKE), out=density)
+
+    return under
 
 
-def _filter(moves: Sequence[Moves], drift: float, count: int) -> list[np.ndarray]:
+def _filter(moves: Sequence[Move], drift: float, count: int) -> list[np.ndarray]:
     """[K] of [S] log weight of each curve's draws given the curves before it."""
     forward = [np.zeros(count)]
     for move in moves:
-        forward.append(log_sum(forward[-1][:, None] + move.under(drift)) - np.log(count))
+        forward.append(log_sum(forward[-1][:, None] + move(drift)) - np.log(count))
     return forward
 
 
 def _backwards(
-    forward: Sequence[np.ndarray], moves: Sequence[Moves], drift: float, count: int, rng: np.random.Generator
+    forward: Sequence[np.ndarray], moves: Sequence[Move], drift: float, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """[K, count] numbers of the draws that make up joint draws."""
     last = np.exp(forward[-1] - log_sum(forward[-1]))
     chosen = [rng.choice(len(last), count, p=last)]
     for log_weight, move in zip(forward[-2::-1], moves[::-1], strict=True):
-        weight = log_weight[:, None] + move.under(drift)[:, chosen[0]]
+        weight = log_weight[:, None] + move(drift)[:, chosen[0]]
         climbed = np.exp(weight - weight.max(axis=0)).cumsum(axis=0)
         place = np.count_nonzero(climbed < rng.random(count) * climbed[-1], axis=0)
         chosen.insert(0, np.minimum(place, len(last) - 1))

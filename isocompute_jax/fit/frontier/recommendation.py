@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.frontier.standings import (
     NEAR,
     Budget,
-    Prospect,
+    Choice,
     interval,
     nearest,
     prospect,
@@ -74,17 +73,9 @@ OwnRate = tuple[float | None, str]
 NO_RATE: OwnRate = (None, "The runs do not say their learning rate, so it is left open.")
 
 
-class Choice(NamedTuple):
-    """What is chosen for a budget."""
-
-    index: int  # number of the configuration
-    at: float  # compute that it is trained to: the budget, or where to stop
-    reward: float  # expected there
-    interval95: tuple[float, float]  # of that
-    tied: tuple[int, ...]  # numbers of all that cannot be told from it, itself included
-    reasons: list[str]  # why
-    unseen: tuple[Unseen, ...]  # those that compete without evaluations near the budget
-    drawn: Prospect | None = None  # what the draws say; None without a forecast
+Chosen = tuple[Choice, float, list[str], tuple[Unseen, ...]]
+"""What is chosen for a budget; the compute that it is trained to, which is the budget or where to stop; why; and who
+competes without evaluations near the budget."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,7 +96,7 @@ class Contest:
     measured: Sequence[Budget] = ()  # at evaluated budgets: whom the evaluations have clearly behind ties with nobody
     rollouts: Callable[[int, float], float] | None = None  # (number, compute) -> rollouts; None: compute is in these
 
-    def choose(self, budget: float, allowed: Sequence[int]) -> Choice:
+    def choose(self, budget: float, allowed: Sequence[int]) -> Chosen:
         """The configuration to take among those `allowed`."""
         members = self.drawn(allowed)
         return self._by_the_draws(budget, members) if members else self._by_the_fits(budget, allowed)
@@ -126,7 +117,7 @@ class Contest:
         """Of the configurations with these numbers."""
         return tuple(self.configurations[i].name for i in numbers)
 
-    def _by_the_draws(self, budget: float, members: Sequence[int]) -> Choice:
+    def _by_the_draws(self, budget: float, members: Sequence[int]) -> Chosen:
         """The highest expected reward over the draws; before all data, without a common start, where they begin."""
         assert self.forecast is not None
         first, last = self._data(members)
@@ -138,14 +129,13 @@ class Contest:
         behind = self._behind(budget, last)
         tied = tuple(i for i in found.tied if i == index or index in behind or i not in behind)
         apart = [i for i in members if told_apart(plans[index][0], plans[i][0])]
-        reward, interval95 = found.reward, found.interval95
+        choice = found._replace(tied=tied)
         if budget < at:
             own = self.forecast.rewards(budget)[:, index]
             reward = float(own.mean())
-            interval95 = percentile_interval(own, reward)
+            choice = choice._replace(reward=reward, interval95=percentile_interval(own, reward))
         reasons = [*self._forecast_reasons(budget, found, stop, first, last), *self._tie(tied, members)]
-        unseen = self._unseen(budget, index, members, apart)
-        return Choice(index, min(stop, budget), reward, interval95, tied, reasons, unseen, found)
+        return choice, min(stop, budget), reasons, self._unseen(budget, index, members, apart)
 
     def _plan(self, index: int, compute: float) -> tuple[np.ndarray, float]:
         """Draws of what a configuration comes to, and where to stop it: at its peak where it has collapsed."""
@@ -170,7 +160,7 @@ class Contest:
         worse = {k for k in inside if any(never_better(k, other) for other in range(len(members)) if other != k)}
         return [i for k, i in enumerate(members) if k not in worse] or list(members)
 
-    def _by_the_fits(self, budget: float, allowed: Sequence[int]) -> Choice:
+    def _by_the_fits(self, budget: float, allowed: Sequence[int]) -> Chosen:
         """The highest fitted curve, each carried on to `REACH` times its data and held there."""
         first, last = self._data(allowed)
         at = {i: compute for i, compute in carried(self.fits, max(budget, first)).items() if i in allowed}
@@ -181,11 +171,10 @@ class Contest:
         fit = self.fits[index]
         stop = fit.window[1] if fit.fall else math.inf
         where = min(budget, at[index])
-        unseen = self._unseen(budget, index, list(at))
         tied = tied if index in tied else (index,)
         reasons = [self._fitted_reason(budget, index, first, last), *self._tie(tied, list(at))]
-        ends = interval(fit, index, where, self.resampled)
-        return Choice(index, min(budget, stop), float(fit.reward(where)), ends, tied, reasons, unseen)
+        choice = Choice(index, float(fit.reward(where)), interval(fit, index, where, self.resampled), tied)
+        return choice, min(budget, stop), reasons, self._unseen(budget, index, list(at))
 
     def _fitted_reason(self, budget: float, index: int, first: float, last: float) -> str:
         name, fit = self.configurations[index].name, self.fits[index]
@@ -242,7 +231,7 @@ class Contest:
         end = self.fits[index].window[1]
         return "" if budget <= end * BEYOND else f", carried on from {end:.3g},"
 
-    def _forecast_reasons(self, budget: float, found: Prospect, stop: float, first: float, last: float) -> list[str]:
+    def _forecast_reasons(self, budget: float, found: Choice, stop: float, first: float, last: float) -> list[str]:
         assert self.forecast is not None
         name, fit = self.configurations[found.index].name, self.fits[found.index]
         weights = sorted(self.forecast.weights.items(), key=lambda kv: -kv[1])
@@ -348,14 +337,14 @@ def allocate(budget: float, contest: Contest) -> Recommendation:
     affordable = [i for i in known if not configurations[i].rollouts_per_step > contest.spent(i, budget)]
     if not affordable:
         return _none_fits(budget, [configurations[i] for i in known])
-    choice = contest.choose(budget, affordable)
-    chosen, fit, drawn = configurations[choice.index], fits[choice.index], choice.drawn
-    wanted = contest.choose(budget, known).index if len(affordable) < len(known) else choice.index
-    steps, rate, reason = _steps(chosen, contest.spent(choice.index, choice.at), contest.learning_rate)
-    reasons = [*choice.reasons, *contest.too_dear(wanted, affordable, known), reason]
-    if drawn is None and len(known) > 1:
+    choice, at, reasons, unseen = contest.choose(budget, affordable)
+    chosen, fit, drawn = configurations[choice.index], fits[choice.index], not math.isnan(choice.regret)
+    wanted = contest.choose(budget, known)[0].index if len(affordable) < len(known) else choice.index
+    steps, rate, reason = _steps(chosen, contest.spent(choice.index, at), contest.learning_rate)
+    reasons = [*reasons, *contest.too_dear(wanted, affordable, known), reason]
+    if not drawn and len(known) > 1:
         reasons += contest.agreement(budget, choice.index)
-    beyond = choice.at / fit.window[1]
+    beyond = at / fit.window[1]
     fallen = contest.falls(budget, choice)
     doubts = [*_doubts(budget, fit, beyond), *fallen]
     left_out = sorted(set(range(len(fits))) - set(contest.drawn(known) or known))
@@ -372,16 +361,16 @@ def allocate(budget: float, contest: Contest) -> Recommendation:
         beyond=beyond,
         status="warning" if doubts else "ok",
         reasons=(*reasons, *doubts),
-        stop=choice.at if choice.at < budget else None,
+        stop=at if at < budget else None,
         place="beyond" if beyond > BEYOND else "inside" if budget >= fit.window[0] else "before",
         doubts=tuple(doubts),
         others_fallen=tuple(text for text, lower in fallen.items() if lower),
         tied=contest.names(i for i in choice.tied if i != choice.index),
-        expected_regret=drawn.regret if drawn else math.nan,
-        best_share=drawn.best_share if drawn else math.nan,
-        rival=None if not drawn or drawn.rival is None else (configurations[drawn.rival].name, drawn.rival_share),
+        expected_regret=choice.regret,
+        best_share=choice.best_share,
+        rival=None if choice.rival is None else (configurations[choice.rival].name, choice.rival_share),
         forms=contest.forecast.weights if drawn and contest.forecast else {},
-        unseen=choice.unseen,
+        unseen=unseen,
         left_out=contest.names(left_out),
     )
 

@@ -183,21 +183,21 @@ def _pooled_sd(levels: Sequence[np.ndarray | None]) -> tuple[float, int]:
     return (float(np.sqrt(squares / freedom)) if freedom else float("nan")), freedom
 
 
-class Prospect(NamedTuple):
-    """What draws of the rewards of several configurations at one compute say."""
+class Choice(NamedTuple):
+    """Which of several configurations to take, and what is known of it there; the last four by draws alone."""
 
-    index: int  # number of the configuration to take: that with the highest expected reward
+    index: int  # number of the configuration: that with the highest expected reward
     reward: float  # its expected reward
     interval95: tuple[float, float]  # of its reward: parameters, noise and form
-    best_share: float  # share of the draws in which it is the best
-    rival: int | None  # who is the best in most of the others; None where nobody else ever is
-    rival_share: float  # share of all draws in which that is so
-    regret: float  # what choosing it is expected to cost: mean of the best reward less its own
-    tied: tuple[int, ...]  # numbers of those that cannot be told from it at 95%, itself included
+    tied: tuple[int, ...]  # numbers of those that do not differ from it at 95%, itself included
+    best_share: float = math.nan  # share of the draws in which it is the best
+    rival: int | None = None  # who is the best in most of the others; None where nobody else ever is
+    rival_share: float = math.nan  # share of all draws in which that is so
+    regret: float = math.nan  # what choosing it is expected to cost: mean of the best reward less its own
 
 
-def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[int] | None = None) -> Prospect:
-    """Reads it off draws [S, K] of the rewards of the configurations with the numbers `among` [K].
+def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[int] | None = None) -> Choice:
+    """The choice by draws [S, K] of the rewards of the configurations with the numbers `among` [K].
 
     One of `choices` is taken, any where that is None; all others compete.
     """
@@ -208,7 +208,7 @@ def prospect(rewards: np.ndarray, among: Sequence[int], *, choices: Collection[i
     first = (own[:, None] < rewards).any(axis=1)  # somebody else is the best
     leaders = np.bincount(rewards[first].argmax(axis=1), minlength=len(among))
     rival = int(leaders.argmax())
-    return Prospect(
+    return Choice(
         index=among[place],
         reward=float(own.mean()),
         interval95=percentile_interval(own, float(own.mean())),
@@ -232,11 +232,11 @@ def _tied(rewards: np.ndarray, place: int) -> list[int]:
     far the tail of their differences reaches.
     """
     behind = rewards[:, place, None] - rewards
-    told, always = told_apart(rewards[:, place, None], rewards), np.all(behind > 0, axis=0)
+    apart, always = told_apart(rewards[:, place, None], rewards), np.all(behind > 0, axis=0)
     far = behind.mean(axis=0) / np.maximum(behind.std(axis=0), ALIKE)
 
     def ties(k: int, pairs: int) -> bool:
-        return not told[k] or bool(not always[k] and far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
+        return not apart[k] or bool(not always[k] and far[k] < -scipy.special.ndtri(ONE_SIDED / pairs))
 
     return those_that_tie(range(rewards.shape[1]), ties)
 

@@ -64,7 +64,7 @@ def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
         Draws(np.zeros(count), np.full(count, 0.5), -rng.normal(m, e, size=(count, 1)))
         for m, e in zip(mean, error, strict=True)
     ]  # expsat: position = -theta
-    joint, _, _ = module._walk("expsat", single, [module.Step(0.0, step) for step in steps], box, rng)
+    joint, _, _ = module._walk("expsat", single, [(0.0, step) for step in steps], box, rng)
     precision = np.diag(error**-2.0)
     for i, step in enumerate(steps):
         walk = 1 / (STEP["position"] ** 2 * step)
