@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,36 +18,23 @@ from isocompute_jax.fit.curves.diagnostics import (
     profile_asymptotes,
 )
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, ended_early, group_runs
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, average_seeds, ended_early, group_runs
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals, whole_or_none
 from isocompute_jax.fit.frontier.switches import seed_agreement, switch_results
 from isocompute_jax.fit.further_runs import further_runs
 from isocompute_jax.fit.read import SOLVE_SHARES, MemoryTable, RunCurve, read_curves
-from isocompute_jax.fit.results import AllocationFit, CurveFit, FormScore, choose_form
+from isocompute_jax.fit.results import AllocationFit, Configuration, CurveFit, FormScore, choose_form
 from isocompute_jax.fit.stages import MetricAnalysis, Stages
 from isocompute_jax.fit.sweep_results import (
-    AllocationResult,
     CurveResult,
     FrontierBudget,
     FrontierResult,
-    HoldoutResult,
     Points,
-    RecordChoice,
     SteepnessResult,
     SteepnessRow,
     SweepResult,
-    TargetBudget,
-    TargetResult,
-    TiesResult,
-    TrainingResult,
-    TrainingSeries,
 )
 from isocompute_jax.records.errors import InputError
-
-TIE_RULE = (
-    "tied with the best when within one standard error of the difference; "
-    "the standard deviation of a seed is pooled over configurations at each budget"
-)
 
 _Forms = Mapping[FormName, tuple[CurveFit, ...]]
 _Holdouts = Sequence[Mapping[FormName, CurveHoldout]]
@@ -114,12 +100,12 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
             budgets=frontier_budgets(main, resampled, allocation),
         ),
         bootstrap=resampled,
-        allocation=AllocationResult(allocation, options.smoothing, asked),
+        allocation=allocation,
+        recommendations=asked,
         slices=tuple(stages.slices(main)),
-        ties=_ties(main),
         per_seed=seed_agreement(by_seed),
-        record_choices={rule: _record_choice(found) for rule, found in by_records.items()},
-        targets={name: _target(found) for name, found in targets.items()},
+        record_choices=by_records,
+        targets=targets,
         training=_training(groups),
         answers=answers,
         next_runs=further_runs(stages, main),
@@ -177,7 +163,7 @@ def _curves(
             held=tuple(given),
             bootstrap95=parameter_intervals(resampled, fit, k) if resampled and resampled.tells(fit, k) else None,
             forms={name: fits[k] for name, fits in forms.items()},
-            holdout=HoldoutResult(holdouts[k][fit.form], holdouts[k]) if holdouts and fit.form in holdouts[k] else None,
+            holdouts=holdouts[k] if holdouts and fit.form in holdouts[k] else {},
             grid=grid[k] if grid else None,
             profile=profiles[k],
             points=Points(
@@ -227,7 +213,7 @@ def frontier_budgets(
     """n*(C), smoothed as in its law and with what the replicates say."""
     smoothed = dict(zip(law.compute.tolist(), law.smoothed.tolist(), strict=True)) if law else {}
     rows = []
-    for point in main.frontier_points(main.frontier):
+    for point in main.leading:
         interval = share = None
         if resampled is not None and all(resampled.tells(f, i) for i, f in enumerate(main.fits) if f.search):
             interval, leaders = group_size_interval(resampled, point.compute)
@@ -241,42 +227,15 @@ def frontier_budgets(
     return tuple(rows)
 
 
-def _ties(found: MetricAnalysis) -> TiesResult:
-    """Who leads at each budget by the evaluations alone, and who cannot be told from the leader."""
-    return TiesResult(
-        rule=TIE_RULE,
-        seeds=max(len(curve.seeds) for curve in found.curves),
-        noise_estimate=any(math.isfinite(budget.seed_sd) for budget in found.budgets),
-        budgets=found.budgets,
-    )
-
-
-def _record_choice(found: MetricAnalysis) -> RecordChoice:
-    points = sum(int(np.count_nonzero(used)) for used in found.used)
-    return RecordChoice(points, found.frontier.switches, found.frontier_points(found.frontier))
-
-
-def _target(found: MetricAnalysis) -> TargetResult:
-    leaders = [found.frontier.leader_at(budget.compute) for budget in found.budgets]
-    rows = [
-        TargetBudget(budget, leader.group_size if leader else None, leader.name if leader else None)
-        for budget, leader in zip(found.budgets, leaders, strict=True)
-    ]
-    return TargetResult(tuple(rows), found.frontier.switches)
-
-
-def _training(groups: Sequence[ConfigurationRuns]) -> tuple[TrainingResult, ...]:
+def _training(groups: Sequence[ConfigurationRuns]) -> dict[Configuration, dict[str, Curve]]:
     """Entropy and solve-rate shares over training, per configuration, as far as the runs have them."""
-    rows = []
+    training = {}
     for group in groups:
-        series = {}
-        for name in ("entropy", *SOLVE_SHARES):
-            curve = average_seeds(group, name)
-            if curve is not None and np.any(curve.compute > 0):
-                series[name] = TrainingSeries(curve.compute, curve.reward)
+        curves = {name: average_seeds(group, name) for name in ("entropy", *SOLVE_SHARES)}
+        series = {name: curve for name, curve in curves.items() if curve is not None and np.any(curve.compute > 0)}
         if series:
-            rows.append(TrainingResult(group.configuration, series))
-    return tuple(rows)
+            training[group.configuration] = series
+    return training
 
 
 def _require_a_curve(main: MetricAnalysis) -> None:

@@ -1,23 +1,22 @@
 """Results as plain data: a frozen record becomes a dict, field by field, in the order of its declaration.
 
-A field's metadata says how it is dumped: `INTERNAL` ones are left out, `INLINE` ones bring their own fields in their
-place (`inline(prefix)` with a prefix), `OPTIONAL` ones are left out where they are None, `within(key)` ones stand
-together in a dict of that key, `only(names)` ones are records of which these attributes are dumped, and `key` is
-another name. A class may name its attributes itself, as `DUMPED`.
+A field's metadata says how it is written: `INTERNAL` ones are left out, `OPTIONAL` ones are left out where they are
+None, and of an `INLINE` one the fields stand in its place (of `inline(prefix)` with a prefix). A record that is written
+otherwise has a method `written`, which returns name -> value.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 INTERNAL = {"internal": True}
-INLINE = {"inline": ""}
 OPTIONAL = {"optional": True}
+INLINE = {"inline": ""}
 
 
 def inline(prefix: str) -> dict[str, Any]:
@@ -25,58 +24,31 @@ def inline(prefix: str) -> dict[str, Any]:
     return {"inline": prefix}
 
 
-def within(key: str) -> dict[str, Any]:
-    """Metadata of a field that stands in a dict of that key, with others of the same key."""
-    return {"within": key}
-
-
-def only(*names: str) -> dict[str, Any]:
-    """Metadata of a record, or of several in a mapping or sequence, of which these attributes alone are dumped."""
-    return {"only": names}
-
-
 def fields_of(record: Any) -> dict[str, Any]:
-    """A record of results as a dict, records within it too."""
-    if hasattr(record, "DUMPED"):
-        return _attributes(record, record.DUMPED)
+    """Name -> value of what is written of a record; records among the values stay what they are."""
+    return record.written() if hasattr(record, "written") else declared(record)
+
+
+def declared(record: Any) -> dict[str, Any]:
+    """The same by the metadata of its fields alone."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         value, how = getattr(record, field.name), field.metadata
-        if how.get("internal") or (how.get("optional") and value is None):
-            continue
-        content = dumped(value, how.get("only"))
         if "inline" in how:
-            found |= {how["inline"] + key: inner for key, inner in content.items()}
-        elif "within" in how:
-            found.setdefault(how["within"], {})[field.name] = content
-        else:
-            found[how.get("key", field.name)] = content
+            found |= {how["inline"] + key: inner for key, inner in fields_of(value).items()}
+        elif not ("internal" in how or ("optional" in how and value is None)):
+            found[field.name] = value
     return found
 
 
-def dumped(value: Any, names: Sequence[str] | None = None) -> Any:
-    """A value of results with each record within it as a dict, of the attributes `names` where they are given."""
-    if dataclasses.is_dataclass(value):
-        return fields_of(value) if names is None else _attributes(value, names)
-    if isinstance(value, Mapping):
-        return {str(key): dumped(inner, names) for key, inner in value.items()}
-    return [dumped(inner, names) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _attributes(record: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {name: dumped(getattr(record, name)) for name in names}
-
-
 def plain(value: Any) -> Any:
-    """Plain Python for JSON: NumPy scalars and arrays unpacked, NaN and infinity as None."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, np.ndarray):
+    """Plain Python for JSON: records as dicts, NumPy scalars and arrays unpacked, NaN and infinity as None."""
+    if dataclasses.is_dataclass(value):
+        value = fields_of(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from isocompute_jax.fit.curves.falls import Fall
 from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.uncertainty import NoiseModel
-from isocompute_jax.fit.plain_data import INLINE, INTERNAL, inline, within
+from isocompute_jax.fit.plain_data import INLINE, INTERNAL, inline
 
 Status = Literal["ok", "warning", "failed"]
 LawStatus = Literal["ok", "warning", "extrapolated", "failed"]
@@ -44,15 +44,19 @@ class Estimate:
 class Configuration:
     """One cell of a sweep: everything that its runs share but for the random seed."""
 
-    name: str = dataclasses.field(metadata={"key": "run"})  # in tables and legends: `n = 8`, or `n = 8, B = 16`
+    name: str  # in tables and legends: `n = 8`, or `n = 8, B = 16`
     group_size: int  # n, rollouts per problem and step; 0 when unknown
     problems_per_batch: int  # B_problem, unique problems per step; 0 when unknown
-    problem_set_size: int = dataclasses.field(metadata=INTERNAL)  # D, unique training problems; 0 when unknown
+    problem_set_size: int  # D, unique training problems; 0 when unknown
 
     @property
     def rollouts_per_step(self) -> int:
         """B = n B_problem; 0 when unknown."""
         return self.group_size * self.problems_per_batch
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`."""
+        return {"run": self.name, "group_size": self.group_size, "problems_per_batch": self.problems_per_batch}
 
 
 class OfConfiguration:
@@ -242,17 +246,23 @@ class AllocationFit:
     """The law log2 n* = span / (1 + exp(-slope (x - midpoint))) + floor, and n* as it was fitted."""
 
     axis: Literal["compute", "steps"]  # x = log10 C, or x = M for sweeps at a fixed number of rollouts per step
-    span: float = dataclasses.field(metadata=within("law"))  # L, octaves that n* rises by
-    slope: float = dataclasses.field(metadata=within("law"))  # k, per decade of compute, or per step
-    midpoint: float = dataclasses.field(metadata=within("law"))  # log10 C0, decades; or M0, steps
-    floor: float = dataclasses.field(metadata=within("law"))  # b, log2 of n* at small compute
+    span: float  # L, octaves that n* rises by
+    slope: float  # k, per decade of compute, or per step
+    midpoint: float  # log10 C0, decades; or M0, steps
+    floor: float  # b, log2 of n* at small compute
     saturation: float  # 2^(span + floor), the n* of unlimited compute
-    compute: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] rollouts, or steps
-    group_size: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] n* read off the frontier
-    smoothed: np.ndarray = dataclasses.field(metadata=INTERNAL)  # [P] n* after the running average (of log2 n*)
+    compute: np.ndarray  # [P] rollouts, or steps
+    group_size: np.ndarray  # [P] n* read off the frontier
+    smoothed: np.ndarray  # [P] n* after the running average (of log2 n*)
     status: LawStatus  # `warning`: degenerate; `extrapolated`: midpoint, floor or saturation outside of the data
     message: str  # empty, or the reason
     interval95: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # of those that have one
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`: the law without the n* that it was fitted to."""
+        law = {name: getattr(self, name) for name in ("span", "slope", "midpoint", "floor")}
+        others = ("axis", "saturation", "status", "message", "interval95")
+        return {"law": law} | {name: getattr(self, name) for name in others}
 
     def octaves(self, compute: np.ndarray | float) -> np.ndarray:
         """log2 n* of the law at `compute` (> 0; rollouts or steps, see `axis`)."""

@@ -132,6 +132,11 @@ class MetricAnalysis:
             rows.append(FrontierPoint(compute, configuration, steps, float(self.fits[index].reward(compute))))
         return tuple(rows)
 
+    @functools.cached_property
+    def leading(self) -> tuple[FrontierPoint, ...]:
+        """Its own frontier at the uncontested budgets."""
+        return self.frontier_points(self.frontier)
+
     def rollouts_spent(self, index: int, compute: float) -> float:
         """Rollouts of a configuration at a compute."""
         return self.rollouts(index, compute) if self.rollouts else compute

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,11 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.comparison import ComparisonResult
 from isocompute_jax.fit.curves.diagnostics import CurveHoldout, GridFit, Profile
 from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
+from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.envelope import data_end
-from isocompute_jax.fit.frontier.standings import Budget
 from isocompute_jax.fit.frontier.switches import SeedAgreement, SwitchResult
-from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL, only
+from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL, declared, fields_of
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.results import (
     SURE,
@@ -40,7 +40,6 @@ from isocompute_jax.fit.results import (
     Recommendation,
     Segment,
     SliceResult,
-    Switch,
     choose_form,
 )
 from isocompute_jax.fit.stages import MetricAnalysis
@@ -49,6 +48,12 @@ from isocompute_jax.records.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+TIE_RULE = (
+    "tied with the best when within one standard error of the difference; "
+    "the standard deviation of a seed is pooled over configurations at each budget"
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,14 +68,6 @@ class Points:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class HoldoutResult:
-    """The fitted form's own holdout, and the scores of all forms."""
-
-    own: CurveHoldout = dataclasses.field(metadata=INLINE)
-    forms: Mapping[FormName, CurveHoldout] = dataclasses.field(metadata=only("mean_abs_error", "coverage"))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class CurveResult(OfConfiguration):
     """One configuration's curve."""
 
@@ -79,11 +76,27 @@ class CurveResult(OfConfiguration):
     fit: CurveFit = dataclasses.field(metadata=INLINE)
     held: tuple[str, ...]  # parameters whose value was given
     bootstrap95: Mapping[str, tuple[float, float]] | None  # parameter -> interval over the replicates; None without
-    forms: Mapping[FormName, CurveFit] = dataclasses.field(metadata=only("aicc", "bic", "sse", "r2"))  # same points
-    holdout: HoldoutResult | None  # how the first part predicts the rest; None where that says nothing
+    forms: Mapping[FormName, CurveFit]  # form -> fit of the same points
+    holdouts: Mapping[FormName, CurveHoldout]  # form -> how the first part predicts the rest; empty without
     grid: GridFit | None  # by ScaleRL's procedure; None without
     profile: Profile | None  # how the fit worsens as A is moved; None where that says nothing
     points: Points
+
+    @property
+    def holdout(self) -> CurveHoldout | None:
+        """Of the form that was fitted; None where it says nothing."""
+        return self.holdouts.get(self.fit.form)
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`: of other forms the criteria and scores alone."""
+        fields, criteria = declared(self), ("aicc", "bic", "sse", "r2")
+        forms = {form: {name: getattr(fit, name) for name in criteria} for form, fit in self.forms.items()}
+        scores = {
+            form: {"mean_abs_error": each.mean_abs_error, "coverage": each.coverage}
+            for form, each in fields.pop("holdouts").items()
+        }
+        holdout = None if self.holdout is None else declared(self.holdout) | {"forms": scores}
+        return fields | {"forms": forms, "holdout": holdout}
 
     def identified(self, name: str = "asymptote") -> bool:
         """Whether the data pin a parameter down."""
@@ -172,8 +185,8 @@ class FrontierResult:
     @property
     def num_established(self) -> int | None:
         """How many crossings are established; None where nothing tells."""
-        told = [switch.established for switch in self.crossings if switch.established is not None]
-        return sum(told) if told else None
+        known = [switch.established for switch in self.crossings if switch.established is not None]
+        return sum(known) if known else None
 
     @property
     def shares(self) -> tuple[float, float] | None:
@@ -197,82 +210,6 @@ class FrontierResult:
         return [switch for switch in self.crossings if np.isfinite(switch.epochs)]
 
 
-@dataclasses.dataclass(frozen=True)
-class TiesResult:
-    """Leads and ties by the evaluations alone."""
-
-    rule: str
-    seeds: int
-    noise_estimate: bool
-    budgets: tuple[Budget, ...]
-
-    @property
-    def compared(self) -> list[Budget]:
-        """The budgets at which several configurations were evaluated."""
-        return [row for row in self.budgets if row.compared > 1]
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetBudget:
-    """Who leads in a target at a budget: by the evaluations, and on its fitted frontier."""
-
-    best: Budget = dataclasses.field(metadata=INLINE)
-    frontier_group_size: int | None
-    frontier_run: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetResult:
-    """One target: avg@k, best@k, worst@k, or another column."""
-
-    budgets: tuple[TargetBudget, ...]
-    switches: tuple[Switch, ...]
-
-    @property
-    def compared(self) -> list[TargetBudget]:
-        """The budgets at which several configurations were evaluated."""
-        return [row for row in self.budgets if row.best.compared > 1]
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordChoice:
-    """The frontier under one rule for the evaluations that count."""
-
-    num_points: int
-    switches: tuple[Switch, ...]
-    budgets: tuple[FrontierPoint, ...] = dataclasses.field(metadata=only("compute", "run", "group_size"))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AllocationResult:
-    """n*(C), its law, and what follows for the budgets that were asked for."""
-
-    law: AllocationFit = dataclasses.field(metadata=INLINE)
-    smoothing: int
-    recommendations: tuple[Recommendation, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TrainingSeries:
-    """Mean over seeds of something that training logs: `compute` [E], `mean` [E]."""
-
-    compute: np.ndarray
-    mean: np.ndarray
-
-    @property
-    def trained(self) -> TrainingSeries:
-        """Without the base model's evaluation, which a logarithmic axis cannot show."""
-        return TrainingSeries(self.compute[self.compute > 0], self.mean[self.compute > 0])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TrainingResult(OfConfiguration):
-    """name -> series of one configuration: entropy, and shares of problems by solve rate."""
-
-    configuration: Configuration = dataclasses.field(metadata=INLINE)
-    series: Mapping[str, TrainingSeries]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class SweepResult:
     """Everything that was found about a sweep."""
@@ -285,19 +222,40 @@ class SweepResult:
     forms: Mapping[FormName, FormScore]  # form -> how well it fits and predicts, over all curves
     comparison: SteepnessResult | None  # steepness under a common asymptote; None where it has no meaning
     frontier: FrontierResult  # who leads where, and how sure that is
-    bootstrap: Bootstrap | None = dataclasses.field(metadata=only("method", "replicates", "seeds_differ"))
-    allocation: AllocationResult  # n*(C) and recommendations
+    bootstrap: Bootstrap | None  # replicates of the frontier; None without
+    allocation: AllocationFit  # n*(C) and its law
+    recommendations: tuple[Recommendation, ...] = dataclasses.field(metadata=INTERNAL)  # for the budgets asked for
     slices: tuple[SliceResult, ...]  # frontiers at fixed B_problem and at fixed B
-    ties: TiesResult  # leads by the evaluations alone
     per_seed: SeedAgreement  # each seed alone
-    record_choices: Mapping[str, RecordChoice]  # rule -> the frontier under that choice of evaluations
-    targets: Mapping[str, TargetResult]  # metric -> its leaders
-    training: tuple[TrainingResult, ...]  # what went on in training
+    record_choices: Mapping[str, MetricAnalysis]  # rule -> the analysis under that choice of evaluations
+    targets: Mapping[str, MetricAnalysis]  # metric -> its analysis: avg@k, best@k, worst@k, or another column
+    # configuration -> name -> mean over seeds of what training logs: entropy, and shares of problems by solve rate
+    training: Mapping[Configuration, Mapping[str, Curve]]
     answers: tuple[BudgetAnswer, ...]  # what to do at each budget of a grid, in order
     next_runs: tuple[NextRuns, ...]  # for each budget that was asked for the runs to add; empty without `--next`
     ranges: tuple[BudgetRange, ...]  # the answers, neighbouring budgets with one answer together
     metrics: Mapping[str, MetricAnalysis] = dataclasses.field(metadata=INTERNAL)  # the metric's and targets' curves
     comparisons: tuple[ComparisonResult, ...] = ()  # the answers to the questions beside the frontier
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`: the content of summary.json."""
+        smoothing = {"smoothing": self.options.smoothing, "recommendations": self.recommendations}
+        return declared(self) | {
+            "allocation": fields_of(self.allocation) | smoothing,
+            "ties": {
+                "rule": TIE_RULE,
+                "seeds": max(len(curve.seeds) for curve in self.main.curves),
+                "noise_estimate": self.main.has_noise_estimate,
+                "budgets": self.main.budgets,
+            },
+            "record_choices": {rule: _record_choice(each) for rule, each in self.record_choices.items()},
+            "targets": {name: _target(each) for name, each in self.targets.items()},
+            "training": [
+                fields_of(configuration)
+                | {"series": {name: {"compute": of.compute, "mean": of.reward} for name, of in series.items()}}
+                for configuration, series in self.training.items()
+            ],
+        }
 
     def __str__(self) -> str:
         """What the command prints with --tables: the tables, and the answer below them."""
@@ -337,11 +295,6 @@ class SweepResult:
             return curves.learning_curves(self)
 
     @property
-    def recommendations(self) -> tuple[Recommendation, ...]:
-        """How to spend each budget that was asked for."""
-        return self.allocation.recommendations
-
-    @property
     def metric(self) -> str:
         """The column that is optimised."""
         return self.frontier.metric
@@ -363,7 +316,7 @@ class SweepResult:
     @property
     def asked(self) -> list[BudgetAnswer]:
         """The answers for the budgets that were asked for; where none was, for the largest compute of the data."""
-        budgets = [row.budget for row in self.allocation.recommendations] or [data_end([c.fit for c in self.curves])]
+        budgets = [row.budget for row in self.recommendations] or [data_end([c.fit for c in self.curves])]
         return [answer for answer in self.answers if answer.budget in budgets]
 
     @property
@@ -426,3 +379,20 @@ class SweepResult:
     def slices_of(self, kind: str) -> list[SliceResult]:
         """The slices of a kind that have budgets."""
         return [part for part in self.slices if part.kind == kind and part.budgets]
+
+
+def _record_choice(found: MetricAnalysis) -> dict[str, Any]:
+    """The frontier under one rule for the evaluations that count."""
+    budgets = [{"compute": each.compute, "run": each.run, "group_size": each.group_size} for each in found.leading]
+    points = sum(int(np.count_nonzero(used)) for used in found.used)
+    return {"num_points": points, "switches": found.frontier.switches, "budgets": budgets}
+
+
+def _target(found: MetricAnalysis) -> dict[str, Any]:
+    """Who leads in a target: by the evaluations at each budget, and on its fitted frontier."""
+    budgets = []
+    for budget in found.budgets:
+        leader = found.frontier.leader_at(budget.compute)
+        n, run = (leader.group_size, leader.name) if leader else (None, None)
+        budgets.append(fields_of(budget) | {"frontier_group_size": n, "frontier_run": run})
+    return {"budgets": budgets, "switches": found.frontier.switches}

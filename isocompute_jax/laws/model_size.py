@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -35,11 +35,6 @@ HIGHEST_AUTOCORRELATION = 0.95
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelSizeFit:
     """ln L(N, X) = -k(N) ln X + E(N) with k(N) = k_max / (1 + N0 / N), for M model sizes in rising order."""
-
-    DUMPED: ClassVar[tuple[str, ...]] = (
-        "k_max", "n0", "num_points", "k_max_error", "log_n0_error", "autocorrelation", "misfit", "sse", "r2", "status",
-        "message",
-    )  # fmt: skip
 
     k_max: Estimate  # slope of an infinitely large model
     n0: Estimate  # N0, the number of parameters at which k is half of k_max
@@ -65,6 +60,11 @@ class ModelSizeFit:
     left_out: tuple[str, ...]  # what was not fitted, and why
     status: Status  # `failed`: the numbers are NaN
     message: str  # empty, or what is wrong
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`: the law of all models together."""
+        names = "k_max", "n0", "num_points", "k_max_error", "log_n0_error", "autocorrelation", "misfit", "sse", "r2"
+        return {name: getattr(self, name) for name in (*names, "status", "message")}
 
     @property
     def identified(self) -> bool:

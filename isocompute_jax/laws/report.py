@@ -145,8 +145,7 @@ def _cells(record: Any) -> dict[str, Any]:
     A value that is not identified is left empty.
     """
     if not isinstance(record, Mapping):
-        fields = [field.name for field in dataclasses.fields(record) if not field.metadata.get("internal")]
-        record = {name: getattr(record, name) for name in getattr(record, "DUMPED", fields)}
+        record = fields_of(record)
     spread: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, Estimate):

@@ -92,10 +92,11 @@ def alone(result: SweepResult, run: str) -> SweepResult:
         comparison=None,
         slices=(),
         targets={},
-        training=(),
+        training={},
+        recommendations=(),
         frontier=dataclasses.replace(result.frontier, switches=(), segments=(), budgets=()),
     )
-    return put(put(found, "allocation", recommendations=()), "", answers=(), ranges=())
+    return put(found, "", answers=(), ranges=())
 
 
 def unidentified(result: SweepResult, value: float = 0.98765) -> SweepResult:
@@ -112,7 +113,7 @@ def unidentified(result: SweepResult, value: float = 0.98765) -> SweepResult:
             status="warning",
         )
     result = put_all(result, "comparison.curves", steepness=value, identified=False, interval95=(0.5, 1.0))
-    result = _degenerate(result, "allocation.law", value, "n* takes two levels only")
+    result = _degenerate(result, "allocation", value, "n* takes two levels only")
     for i in range(len(result.slices)):
         result = _degenerate(result, f"slices.{i}.allocation", value, "one level")
     return result

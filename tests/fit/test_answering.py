@@ -172,7 +172,7 @@ def test_the_grid_has_the_ends_of_the_data_and_what_was_asked_for():
 
 
 def test_ties_become_ranges():
-    rows = rich().ties.budgets
+    rows = rich().main.budgets
     found = tie_ranges(rows)
     assert [row for group in found for row in group] == list(rows)
     assert all(len({(row.best_run, row.tied) for row in group}) == 1 for group in found)

@@ -175,7 +175,7 @@ def test_one_seed_has_no_noise_estimate(tmp_path):
 def test_pure_noise_is_reported_as_ties_and_no_switch_stands_out_of_it(tmp_path):
     same = {n: CROSSING[4] for n in (4, 8, 16)}
     result = result_of(write_sweep(tmp_path / "runs", curves=same, noise=0.02), bootstrap="none")
-    assert len([row for row in result.ties.budgets if row.rivals]) >= 4
+    assert len([row for row in result.main.budgets if row.rivals]) >= 4
     switches = result.frontier.switches
     assert switches and not any(switch.established for switch in switches)
     assert "not established" in text_of(result) and "tie" in text_of(result)
@@ -187,7 +187,7 @@ def test_no_switch_is_said_so(tmp_path):
     result = result_of(write_sweep(tmp_path / "runs", curves=better, noise=0.001), bootstrap="none")
     assert result.frontier.switches == ()
     assert "there is no switch" in text_of(result)
-    assert "n* is 4 at every budget" in result.allocation.law.message
+    assert "n* is 4 at every budget" in result.allocation.message
 
 
 def test_runs_that_never_learn_or_only_have_the_base_model(tmp_path):

@@ -156,7 +156,7 @@ def test_an_analysis_in_percent_finds_the_same(tmp_path):
         assert_alike(a.fit, b.fit)
         np.testing.assert_array_equal(a.points.used, b.points.used)
         assert a.holdout is not None and b.holdout is not None
-        np.testing.assert_allclose(b.holdout.own.coverage, a.holdout.own.coverage)
+        np.testing.assert_allclose(b.holdout.coverage, a.holdout.coverage)
         assert a.grid is not None and b.grid is not None
         np.testing.assert_allclose([b.grid.asymptote / 100, b.grid.midpoint], [a.grid.asymptote, a.grid.midpoint])
     assert len(one.frontier.switches) == 2
@@ -165,12 +165,14 @@ def test_an_analysis_in_percent_finds_the_same(tmp_path):
         assert (a.established, a.beyond_noise, a.share) == (b.established, b.beyond_noise, b.share)
         assert a.interval95 is not None and b.interval95 is not None
         np.testing.assert_allclose([b.compute, *b.interval95], [a.compute, *a.interval95], rtol=1e-6)
-    for a, b in zip(one.allocation.recommendations, other.allocation.recommendations, strict=True):
+    for a, b in zip(one.recommendations, other.recommendations, strict=True):
         assert (a.run, a.num_steps, a.status, a.reasons) == (b.run, b.num_steps, b.status, b.reasons)
         np.testing.assert_allclose(np.array([b.reward, *b.interval95]) / 100, [a.reward, *a.interval95], rtol=1e-6)
     for name in ("avg@4", "best@4"):
         pairs = zip(one.targets[name].budgets, other.targets[name].budgets, strict=True)
-        assert all(a.best.tied_runs == b.best.tied_runs and a.frontier_run == b.frontier_run for a, b in pairs)
+        assert all(a.tied_runs == b.tied_runs for a, b in pairs)
+        leaders = [[s.run for s in each.targets[name].frontier.segments] for each in (one, other)]
+        assert leaders[0] == leaders[1]
     assert {name: row.holdout_curves for name, row in one.forms.items()} == {
         name: row.holdout_curves for name, row in other.forms.items()
     }

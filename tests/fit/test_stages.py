@@ -116,7 +116,7 @@ def test_unknown_group_sizes_leave_configurations_apart(tmp_path):
     other = analyse_runs([str(tmp_path / "two.csv")], AnalysisOptions(read=READ, budgets=(1e5,), **QUICK))
     assert [curve.configuration.name for curve in other.main.curves] == ["recipe a", "recipe b"]
     assert len(other.main.frontier.switches) == 1 and np.isnan(other.main.frontier.switches[0].epochs)
-    assert other.allocation.law.status == "failed" and "unknown" in other.allocation.law.message
+    assert other.allocation.status == "failed" and "unknown" in other.allocation.message
     (advice,) = other.recommendations
     assert (advice.run, advice.num_steps) == ("recipe b", None)
     json.dumps(summary_of(other), allow_nan=False)
@@ -201,12 +201,10 @@ def test_who_stops_a_little_later_has_not_won(tmp_path):
     other = analyse_runs([str(path)], options)
     assert [segment.group_size for segment in other.main.frontier.segments] == [4, 16, 64]
     assert other.main.frontier.segments[-1].end == 1_196_032
-    assert other.allocation.law.group_size[-1] == 64
+    assert other.allocation.group_size[-1] == 64
     assert [advice.group_size for advice in other.recommendations] == [64, 64]
     assert any("in 100% of" in reason for reason in other.recommendations[0].reasons)
-    assert (
-        "the largest n that was run" in other.allocation.law.message and other.allocation.law.status == "extrapolated"
-    )
+    assert "the largest n that was run" in other.allocation.message and other.allocation.status == "extrapolated"
 
 
 def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
@@ -214,7 +212,7 @@ def test_budgets_that_only_the_worse_reached_say_nothing_about_n(tmp_path):
     path = ragged(tmp_path / "early.csv", {4: 1e6, 16: 1e6, 64: 6e5})
     other = analyse_runs([str(path)], AnalysisOptions(read=READ, budgets=(8e5, 4e6), **QUICK))
     assert other.main.frontier.segments[-1].end == 1e6
-    assert other.allocation.law.compute[-1] <= 6e5 * 1.02 and other.allocation.law.group_size[-1] == 64
+    assert other.allocation.compute[-1] <= 6e5 * 1.02 and other.allocation.group_size[-1] == 64
     assert max(row.compute for row in other.frontier.budgets) <= 6e5 * 1.02
     near, far = other.recommendations
     assert near.group_size == 64 and "carried on from 6e+05" in near.reasons[0] and near.beyond == pytest.approx(4 / 3)

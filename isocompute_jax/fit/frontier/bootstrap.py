@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,10 @@ class Bootstrap:
     def replicates(self) -> int:
         """R."""
         return len(self.leader)
+
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`."""
+        return {"method": self.method, "replicates": self.replicates, "seeds_differ": self.seeds_differ}
 
     def tells(self, fit: CurveFit, index: int) -> bool:
         """Whether the replicates of a configuration say anything: a curve through all its points has no residuals."""

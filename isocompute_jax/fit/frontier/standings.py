@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -38,9 +38,10 @@ class Budget:
     behind: tuple[Configuration, ...]  # clearly below the best: beyond the 95% interval of the difference, for all
     # pairs at once (Bonferroni: the best of several is picked because it is high); none without noise
 
-    DUMPED: ClassVar[tuple[str, ...]] = (
-        "compute", "best_run", "best_group_size", "tied_runs", "tied_group_sizes", "compared", "reward", "seed_sd",
-    )  # fmt: skip
+    def written(self) -> dict[str, Any]:
+        """See `plain_data`."""
+        names = "compute", "best_run", "best_group_size", "tied_runs", "tied_group_sizes", "compared", "reward"
+        return {name: getattr(self, name) for name in (*names, "seed_sd")}
 
     @property
     def best_run(self) -> str:

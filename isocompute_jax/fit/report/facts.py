@@ -14,7 +14,8 @@ from isocompute_jax.fit.curves.seeds import SAME_COMPUTE
 from isocompute_jax.fit.frontier.standings import Budget
 from isocompute_jax.fit.frontier.switches import SwitchResult
 from isocompute_jax.fit.read import SOLVE_SHARES
-from isocompute_jax.fit.sweep_results import CurveResult, FrontierResult, RecordChoice, SweepResult
+from isocompute_jax.fit.stages import MetricAnalysis
+from isocompute_jax.fit.sweep_results import CurveResult, FrontierResult, SweepResult
 
 LARGE_RESIDUAL = 3.0
 """Residuals of more than so many standard deviations of the noise are pointed out."""
@@ -76,7 +77,7 @@ def relative_end(curve: CurveResult) -> float | None:
 
 def holdout_totals(result: SweepResult) -> dict[str, float] | None:
     """Predictions of all curves together: how many were held out and lie in their interval, and the misses."""
-    found = [curve.holdout.own for curve in result.curves if curve.holdout]
+    found = [curve.holdout for curve in result.curves if curve.holdout]
     if not found:
         return None
     count = sum(row.num_points for row in found)
@@ -123,9 +124,9 @@ def tie_ranges(budgets: Sequence[Budget]) -> list[list[Budget]]:
     return [list(group) for _, group in alike]
 
 
-def choice_rows(choices: Mapping[str, RecordChoice]) -> list[tuple[float, float, tuple[str | None, ...]]]:
+def choice_rows(choices: Mapping[str, MetricAnalysis]) -> list[tuple[float, float, tuple[str | None, ...]]]:
     """Neighbouring budgets with the same leaders: the first, the last, and who leads under each rule."""
-    leaders = [{row.compute: row.run for row in choice.budgets} for choice in choices.values()]
+    leaders = [{point.compute: point.run for point in choice.leading} for choice in choices.values()]
     budgets = sorted({compute for runs in leaders for compute in runs})
     alike = itertools.groupby(budgets, key=lambda compute: tuple(runs.get(compute) for runs in leaders))
     return [(some[0], some[-1], runs) for runs, group in alike if (some := list(group))]
@@ -139,7 +140,7 @@ def choices_compared(result: SweepResult) -> dict[str, Any]:
       computes of the same crossing differ at most, 0 without.
     """
     choices = result.record_choices.items()
-    found = {rule: [s for s in choice.switches if s.cause == "crossing"] for rule, choice in choices}
+    found = {rule: [s for s in choice.frontier.switches if s.cause == "crossing"] for rule, choice in choices}
     courses = [[(s.from_run, s.to_run) for s in switches] for switches in found.values()]
     alike = all(course == courses[0] for course in courses)
     widest = 0.0
@@ -151,7 +152,7 @@ def choices_compared(result: SweepResult) -> dict[str, Any]:
 
 def largest_budgets(result: SweepResult) -> dict[str, Budget]:
     """Target -> its best at the largest budget that compares configurations."""
-    return {name: rows[-1].best for name, found in result.targets.items() if (rows := found.compared)}
+    return {name: rows[-1] for name, found in result.targets.items() if (rows := found.compared)}
 
 
 def coverage_wants_larger_n(result: SweepResult) -> Literal["coverage", "sharpening", "same", ""]:
@@ -167,7 +168,7 @@ def coverage_wants_larger_n(result: SweepResult) -> Literal["coverage", "sharpen
 
 def entropy_moves(result: SweepResult) -> list[dict[str, Any]]:
     """First and last entropy, in nats per token, of each `run` that has two or more, and whether it falls."""
-    found = [(row.run, row.series["entropy"].mean) for row in result.training if "entropy" in row.series]
+    found = [(each.name, series["entropy"].reward) for each, series in result.training.items() if "entropy" in series]
     return [
         {"run": run, "first": mean[0], "last": mean[-1], "falls": mean[-1] < mean[0]}
         for run, mean in found
@@ -177,5 +178,8 @@ def entropy_moves(result: SweepResult) -> list[dict[str, Any]]:
 
 def last_solve_shares(result: SweepResult) -> list[dict[str, Any]]:
     """Shares of evaluation problems by solve rate at the end of each `run` that has them."""
-    rows = [row for row in result.training if all(name in row.series for name in SOLVE_SHARES)]
-    return [{"run": row.run, **{name: row.series[name].mean[-1] for name in SOLVE_SHARES}} for row in rows]
+    return [
+        {"run": each.name, **{name: series[name].reward[-1] for name in SOLVE_SHARES}}
+        for each, series in result.training.items()
+        if all(name in series for name in SOLVE_SHARES)
+    ]

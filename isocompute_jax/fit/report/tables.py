@@ -108,7 +108,7 @@ def tables(result: SweepResult) -> dict[str, str]:
 
 def table_rows(result: SweepResult) -> dict[str, Rows]:
     """Name -> table: `ranges` has one row per range of budgets with one answer, `fits` one per parameter."""
-    frontier, advice = result.frontier, result.allocation.recommendations
+    frontier, advice = result.frontier, result.recommendations
     by_seed = {row.compute: "; ".join(row.best_run.values()) for row in result.per_seed.budgets}
     return {
         "ranges": Rows([_range(row) for row in result.ranges], RANGE_COLUMNS),
@@ -127,7 +127,7 @@ def table_rows(result: SweepResult) -> dict[str, Rows]:
         "ties": Rows(
             [
                 _row(row) | {"tied_runs": "; ".join(row.rivals), "best_in_each_seed": by_seed.get(row.compute)}
-                for row in result.ties.budgets
+                for row in result.main.budgets
             ],
             TIE_COLUMNS,
         ),
@@ -177,12 +177,12 @@ def _range(found: BudgetRange) -> dict[str, Any]:
     """A range of budgets as a row, with its two rewards and the n of its ties as columns of their own."""
     first, last = plain(list(found.rewards))
     tied = "; ".join(map(str, found.tied_group_sizes))
-    return plain(fields_of(found)) | {"reward_at_start": first, "reward_at_end": last, "tied_group_sizes": tied}
+    return plain(found) | {"reward_at_start": first, "reward_at_end": last, "tied_group_sizes": tied}
 
 
 def _row(record: Any, name: str = "interval95") -> dict[str, Any]:
     """A record as a row, with the two ends of its interval as columns of their own."""
-    row = plain(fields_of(record))
+    row = plain(record)
     low, high = row.get("interval95") or (None, None)
     return row | {f"{name}_low": low, f"{name}_high": high}
 

@@ -76,7 +76,7 @@ def headline_tables(result: SweepResult) -> str:
         "",
         *_fits(result, shape, ("r2", "AICc", "status")),
         *_switches(result),
-        *_law(result.allocation.law),
+        *_law(result.allocation),
         *(line for asked in result.next_runs for line in _next(result, asked)),
         "",
         *(line for sentence in told("headline", result) for line in wrapped(sentence)),

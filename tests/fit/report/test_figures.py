@@ -30,7 +30,6 @@ from isocompute_jax.fit.report.figures.style import (
     shades,
 )
 from isocompute_jax.fit.results import Segment
-from isocompute_jax.fit.sweep_results import TrainingSeries
 from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -59,7 +58,7 @@ def test_rich_data_have_every_picture_as_svg_and_png():
 def test_poor_data_leave_pictures_out():
     one = alone(rich(), "n = 8, B = 16")
     assert possible(one) == {"learning_curves", "profiles", "residuals", "forms", "holdout"}
-    one = put(put(one, "curves.0", profile=None, holdout=None), "curves.0.fit", noise=np.nan)
+    one = put(put(one, "curves.0", profile=None, holdouts={}), "curves.0.fit", noise=np.nan)
     one = put(one, "", forms={name: dataclasses.replace(row, aicc=np.nan) for name, row in one.forms.items()})
     assert possible(one) == {"learning_curves"}
     one = put(one, "curves.0.fit", status="failed", params=dict.fromkeys(one.curves[0].fit.params, np.nan))
@@ -69,9 +68,11 @@ def test_poor_data_leave_pictures_out():
 @pytest.mark.slow
 def test_solve_rates_of_a_single_evaluation_span_no_area():
     result = rich()
-    for i, row in enumerate(result.training):
-        short = {name: TrainingSeries(found.compute[:2], found.mean[:2]) for name, found in row.series.items()}
-        result = put(result, f"training.{i}", series=short)
+    short = {
+        configuration: {name: curve.only(np.arange(2)) for name, curve in series.items()}
+        for configuration, series in result.training.items()
+    }
+    result = put(result, "", training=short)
     assert curves.solve_rates(rich()) is not None
     assert curves.solve_rates(result) is None  # the base model's, and one after it
 
@@ -117,7 +118,7 @@ def test_the_sigmoid_is_dashed_where_it_is_not_established():
     summary = rich()
 
     def looks(status: str) -> str:
-        drawn = put(summary, "allocation.law", status=status)
+        drawn = put(summary, "allocation", status=status)
         axes = figure_of(curves.optimal_group_size, drawn).axes[0]
         return str(next(line for line in axes.lines if str(line.get_label()).startswith("sigmoid")).get_linestyle())
 

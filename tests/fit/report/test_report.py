@@ -7,6 +7,7 @@ import html
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,8 +29,7 @@ from isocompute_jax.fit.report.wording import (
     shortlist,
     spent,
 )
-from isocompute_jax.fit.results import Configuration, FrontierPoint
-from isocompute_jax.fit.sweep_results import RecordChoice
+from isocompute_jax.fit.results import Configuration, Frontier, FrontierPoint
 from tests.fit.sweeps import alone, pictures, put, put_all, rich, unidentified
 
 
@@ -200,7 +200,7 @@ def test_the_grid_gives_no_estimate_at_its_edge_or_where_a_is_not_identified():
 def test_many_switches_are_counted():
     result, row = rich(), rich().frontier.switches[0]
     for rule, count in (("strict", 5), ("bucketed", 4), ("off", 5)):
-        result = put(result, f"record_choices.{rule}", switches=(row,) * count)
+        result = put(result, f"record_choices.{rule}.frontier", switches=(row,) * count)
     assert not facts.choices_compared(result)["alike"]
     (sentence,) = told("sections/choices", result)
     assert "5 with strict, 4 with bucketed and 5 with off" in sentence
@@ -210,7 +210,7 @@ def test_choices_that_agree_say_how_far_apart_their_switches_are():
     row = dataclasses.replace(rich().frontier.switches[0], cause="crossing", compute=1000.0)
     result = rich()
     for rule, compute in (("strict", 1000.0), ("bucketed", 1100.0), ("off", 1050.0)):
-        result = put(result, f"record_choices.{rule}", switches=(dataclasses.replace(row, compute=compute),))
+        result = put(result, f"record_choices.{rule}.frontier", switches=(dataclasses.replace(row, compute=compute),))
     found = facts.choices_compared(result)
     assert found["alike"] and found["widest"] == pytest.approx(0.1)
     assert "differ by up to 10.0%" in told("sections/choices", result)[0]
@@ -231,7 +231,7 @@ def test_forms_follow_the_data():
 
 
 def test_holdout_and_residuals_follow_the_data():
-    result = put_all(rich(), "curves", "holdout.own", num_points=2, mean_abs_error=0.25, bias=-0.2, coverage=0.5)
+    result = put_all(rich(), "curves", "holdouts.hill", num_points=2, mean_abs_error=0.25, bias=-0.2, coverage=0.5)
     totals = facts.holdout_totals(result)
     assert totals == pytest.approx({"num_points": 12, "inside": 6.0, "mean_abs_error": 0.25, "bias": -0.2})
     (text,) = told("sections/holdout", result)
@@ -351,7 +351,9 @@ def test_neighbouring_budgets_with_the_same_leaders_are_one_row():
 
     leaders = {"strict": "aabbb", "bucketed": "aabbb", "off": "aabba"}
     choices = {
-        rule: RecordChoice(5, (), tuple(point(2048.0 + 448 * i, run) for i, run in enumerate(runs)))
+        rule: SimpleNamespace(
+            leading=[point(2048.0 + 448 * i, run) for i, run in enumerate(runs)], frontier=Frontier((), ())
+        )
         for rule, runs in leaders.items()
     }
     result = put(rich(), "", record_choices=choices)

@@ -27,7 +27,7 @@ def test_long_names_are_cut():
     names = [f"{i} " + "a very long name of a configuration" * 3 for i in range(len(result.curves))]
     for i, name in enumerate(names):
         result = put(result, f"curves.{i}.configuration", name=name)
-    result = put_all(result, "allocation.recommendations", run=names[0])
+    result = put_all(result, "recommendations", run=names[0])
     result = put_all(result, "frontier.switches", "before", name=names[0])
     result = put_all(result, "frontier.switches", "after", name=names[1])
     text = str(result)
@@ -42,7 +42,7 @@ def test_where_nothing_was_ever_solved_the_answer_says_so_and_where_partial_rewa
         result = put(result, f"curves.{i}.points", reward=np.zeros_like(curve.points.reward))
     text = " ".join(headline(result).split())
     assert "avg@4 never rises above 0: nothing was solved" in text and "--metric=mean_reward" in text
-    single = put(result, "allocation", recommendations=result.recommendations[:1])
+    single = put(result, "", recommendations=result.recommendations[:1])
     assert len(headline(single).splitlines()) <= MOST_LINES
 
 
@@ -53,7 +53,7 @@ def test_the_answer_takes_ten_lines_whatever_the_names(length):
     for i in range(len(result.curves)):
         result = put(result, f"curves.{i}.configuration", name=f"{i} " + "name " * (length // 5))
     for recommended in (rich().recommendations[:1], ()):
-        lines = headline(put(result, "allocation", recommendations=recommended)).splitlines()
+        lines = headline(put(result, "", recommendations=recommended)).splitlines()
         assert 3 <= len(lines) <= MOST_LINES and max(map(len, lines)) <= TERMINAL_WIDTH
         assert lines[0].startswith("With up to ") and all(line.startswith("  ") for line in lines[1:])
     both = headline(result).splitlines()
@@ -66,7 +66,7 @@ def test_the_answer_says_all_that_counts_and_nothing_of_it_twice():
     answers = tuple(first if each.budget == first.budget else each for each in result.answers)
     result = dataclasses.replace(result, answers=answers)
     row = first.recommendation
-    assert headline(put(result, "allocation", recommendations=(row,))).splitlines() == [
+    assert headline(put(result, "", recommendations=(row,))).splitlines() == [
         "With up to 300,000 rollouts: n = 128, B = 16.",
         "  Sure. n = 128, B = 16 is the best of those tried in 100% of the curves that the data allow.",
         f"  Expect avg@4 of {row.reward:.3f} (95% interval {row.interval95[0]:.3f} to {row.interval95[1]:.3f}), where "
@@ -85,7 +85,7 @@ def test_without_a_budget_the_answer_says_how_n_goes_with_it():
         dataclasses.replace(result.ranges[0], run=run, confidence=sure, start=start, end=end)
         for (run, sure), (start, end) in zip(verdicts, itertools.pairwise(ends), strict=True)
     )
-    result = put(dataclasses.replace(result, ranges=ranges), "allocation", recommendations=())
+    result = put(dataclasses.replace(result, ranges=ranges), "", recommendations=())
     text = " ".join(headline(result).split())
     assert "By budget: n = 8, B = 16 up to 50,000; n = 32, B = 16 (a tie) up to 200,000" in text
     assert "and then n = 128, B = 16." in text
@@ -122,15 +122,15 @@ def test_parameters_switches_law_and_budgets_are_there():
     result = put(result, "curves.0.fit.interval95", asymptote=(0.389, 0.408))
     result = put(result, "frontier.switches.0", interval95=(61000.0, 65400.0), share=1.0)
     result = put(result, "frontier.switches.0", compute=63200.0, epochs=3.95)
-    ends = {**result.allocation.law.interval95, "saturation": (140.0, 211.0)}
-    result = put(result, "allocation.law", status="ok", saturation=145.0, interval95=ends)
+    ends = {**result.allocation.interval95, "saturation": (140.0, 211.0)}
+    result = put(result, "allocation", status="ok", saturation=145.0, interval95=ends)
     text = str(result)
     assert "hill: R = R0 + (A - R0) / (1 + (C_mid / C)^B)" in text
     assert "0.4005 +- 0.0028 (0.389 .. 0.408)" in text
     assert re.search("n = 8, B = 16 +n = 32, B = 16", text) and "61,000 .. 65,400" in text and "3.95" in text
     assert "2^(L + b)  145" in text and "140 .. 211" in text
     assert "With up to 300,000 rollouts: n = " in text
-    text = headline_tables(put(result, "allocation.law", status="warning", message="n* takes two levels only"))
+    text = headline_tables(put(result, "allocation", status="warning", message="n* takes two levels only"))
     assert "2^(L + b)" not in text and "n* takes two levels only" in text
 
 

@@ -122,7 +122,7 @@ def optimal_group_size(result: SweepResult) -> Figure | None:
             compute, np.log2([row.smoothed_group_size or np.nan for row in rows]), color=QUIET, linewidth=1.2,
             label="running average",
         )[0],
-        *_sigmoid(axes, result.allocation.law, compute),
+        *_sigmoid(axes, result.allocation, compute),
     ]  # fmt: skip
     reward = [row.reward for row in rows]
     dots = axes.scatter(
@@ -274,18 +274,20 @@ def steepness(result: SweepResult) -> Figure | None:
 
 def solve_rates(result: SweepResult) -> Figure | None:
     """How the evaluation problems divide by solve rate over training, one panel for each of a few configurations."""
-    rows = [row for row in result.training if all(name in row.series for name in SOLVE_SHARES)]
-    rows = [row for row in rows if len(row.series[SOLVE_SHARES[0]].trained.compute) > 1]  # one point spans no area
+    rows = []
+    for configuration, series in result.training.items():
+        shares = [curve.only(curve.compute > 0) for name in SOLVE_SHARES if (curve := series.get(name)) is not None]
+        if len(shares) == len(SOLVE_SHARES) and len(shares[0].compute) > 1:  # one point spans no area
+            rows.append((configuration.name, shares))
     if not rows:
         return None
     rows = picked(rows, MOST_FITS)
     figure, axes = multiples(len(rows))
     shades = [PALETTE(x) for x in (0.02, 0.35, 0.68, 1.0)]
-    for panel, row in zip(axes, rows, strict=True):
-        compute = row.series[SOLVE_SHARES[0]].trained.compute
-        shares = [row.series[name].trained.mean for name in SOLVE_SHARES]
-        panel.stackplot(compute, shares, colors=shades, linewidth=0)
-        panel.set_title(shortened(row.run, 22), loc="left", fontweight="bold")
+    for panel, (run, shares) in zip(axes, rows, strict=True):
+        compute = shares[0].compute
+        panel.stackplot(compute, [share.reward for share in shares], colors=shades, linewidth=0)
+        panel.set_title(shortened(run, 22), loc="left", fontweight="bold")
         panel.set(ylim=(0, 1), xlim=(compute[0], compute[-1]))
         log_axis(panel)
         panel.grid(False)

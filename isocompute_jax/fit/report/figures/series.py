@@ -227,10 +227,11 @@ def targets(result: SweepResult) -> Figure | None:
         return None
     drawn = []
     for name, target in result.targets.items():
-        rows = [row.best for row in target.budgets]
+        rows = target.budgets
         compute, best = np.array([row.compute for row in rows]), np.array([row.best_group_size for row in rows])
         low, high = np.array([(min(row.tied_group_sizes), max(row.tied_group_sizes)) for row in rows]).T
-        led = [(row.best.compute, n) for row in target.budgets if (n := row.frontier_group_size) is not None]
+        leaders = [(row.compute, target.frontier.leader_at(row.compute)) for row in rows]
+        led = [(at, leader.group_size) for at, leader in leaders if leader is not None]
         at, n = np.array(led).reshape(-1, 2).T
         hovers = tuple(reached(row.best_run, row.reward, row.compute) for row in rows)
         drawn += [
@@ -243,8 +244,9 @@ def targets(result: SweepResult) -> Figure | None:
 
 def entropy(result: SweepResult) -> Figure | None:
     """Entropy of the policy over training."""
-    rows = [(row.run, row.series["entropy"].trained) for row in result.training if "entropy" in row.series]
-    drawn = [DrawnSeries(run, each.compute, each.mean, tone=run, hover=(run,)) for run, each in rows]
+    rows = [(each.name, series["entropy"]) for each, series in result.training.items() if "entropy" in series]
+    rows = [(run, curve.only(curve.compute > 0)) for run, curve in rows]
+    drawn = [DrawnSeries(run, curve.compute, curve.reward, tone=run, hover=(run,)) for run, curve in rows]
     return draw_series(result, drawn, Picture(Panel("entropy (nats per token)", zero=True))) if drawn else None
 
 
@@ -254,7 +256,7 @@ def holdout(result: SweepResult) -> Figure | None:
     for curve in result.curves:
         if not curve.holdout:
             continue
-        found, panel = curve.holdout.own, shortened(curve.run, 22)
+        found, panel = curve.holdout, shortened(curve.run, 22)
         compute, reward = curve.points.compute, curve.points.reward
         early, late = (compute > 0) & (compute <= found.cut), compute > found.cut
         low, high = found.predicted - found.half_width, found.predicted + found.half_width
