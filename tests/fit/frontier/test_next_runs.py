@@ -60,7 +60,7 @@ def test_what_is_known_and_what_cannot_win_is_not_run_again():
     middle, spread = np.array([0.5, 0.5, 0.2, 0.48]), np.array([0.001, 0.05, 0.05, 0.01])
     draws = middle + spread * rng.normal(size=(500, 4))
     _, (first,) = proposals(draws, [Candidate(k, 1e5, 1) for k in range(4)])
-    assert first.run.index == 1
+    assert first[0].index == 1
     now, none = proposals(draws[:, [0, 2]], [Candidate(k, 1e5, 1) for k in range(2)])
     assert now == 0.0 and none == []
 
@@ -70,10 +70,10 @@ def test_the_cheaper_of_two_runs_that_tell_as_much_is_taken_and_each_says_more_w
     draws = 0.5 + 0.05 * rng.normal(size=(800, 3))
     choices = [Candidate(k, compute, 1) for k in range(3) for compute in (4e5, 1e5)]
     now, found = proposals(draws, choices, count=3)
-    regrets = [now, *(each.regret for each in found)]
+    regrets = [now, *(regret for _, regret in found)]
     assert len(found) >= 2 and np.all(np.diff(regrets) < 0)
-    assert all(each.run.compute == 1e5 for each in found)
-    assert len({each.run.index for each in found[:2]}) == 2
+    assert all(run.compute == 1e5 for run, _ in found)
+    assert len({run.index for run, _ in found[:2]}) == 2
 
 
 def test_runs_go_up_to_half_of_a_budget_beyond_the_data_and_cost_what_they_are():
