@@ -81,16 +81,16 @@ def analyse(runs: Sequence[str | os.PathLike[str]], options: AnalysisOptions) ->
         raise InputError(f"no run of {RECIPE!r} has an evaluation yet: without it there is nothing to compare with")
     hill = dataclasses.replace(options, form="hill")
     main = Stages(hill, groups).metric(options.metric, intervals=True)
-    data = main.trusted
+    data = main.data
     names = [curve.configuration.name for curve in main.curves]
     fits = dict(zip(names, main.fits, strict=True))
     ceilings = {name: _estimate(fit, "asymptote") for name, fit in fits.items()}
     alike = [i for i, name in enumerate(names) if not ceilings[name].apart(ceilings[RECIPE])]
     common = compare_steepness(
-        [data.compute[i] for i in alike],
-        [data.reward[i] for i in alike],
+        [data["compute"][i] for i in alike],
+        [data["reward"][i] for i in alike],
         [main.fits[i] for i in alike],
-        use=[data.used[i] for i in alike],
+        use=[data["use"][i] for i in alike],
         options=hill.fit,
     )
     again = {} if common is None else dict(zip((names[i] for i in alike), common.fits, strict=True))

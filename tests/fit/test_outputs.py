@@ -75,8 +75,8 @@ def test_summary_schema_and_numbers(written):
     _, summary, _ = written
     assert list(summary) == [
         "schema_version", "analysis", "compute_unit", "inputs", "flags", "versions", "seed", "warnings", "base_model",
-        "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "ties", "per_seed",
-        "record_choices", "targets", "training", "answers", "next_runs", "ranges", "comparisons",
+        "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "per_seed",
+        "record_choices", "targets", "training", "answers", "next_runs", "ranges", "comparisons", "ties",
     ]  # fmt: skip
     assert [curve["run"] for curve in summary["curves"]] == ["n = 2", "n = 4", "n = 8", "n = 16"]
     for curve in summary["curves"]:

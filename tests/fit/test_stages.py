@@ -335,7 +335,8 @@ def test_where_the_choice_of_evaluations_decides_the_answer_says_so(tmp_path):
     stages = Stages(AnalysisOptions(read=READ, bootstrap="none"), group_runs(runs)[0])
     main = stages.metric("reward", intervals=True)
     fits = main.fits[::-1]
-    swapped = dataclasses.replace(main, fits=fits, frontier=frontier(fits, [c.configuration for c in main.curves]))
+    points = tuple(each._replace(fit=fit) for each, fit in zip(main.points, fits, strict=True))
+    swapped = dataclasses.replace(main, points=points, frontier=frontier(fits, [c.configuration for c in main.curves]))
     law = stages.allocation(main, None)
     agreed, doubted = (recommend([1e6], stages, main, law, None, {"strict": it})[1e6] for it in (main, swapped))
     assert agreed.group_size == doubted.group_size == 8 and agreed.status == "ok" and not agreed.by_records
