@@ -17,7 +17,6 @@ B, the midpoint C_mid and each one's own asymptote A, with intervals, in --workd
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 from absl import flags
 
@@ -48,8 +47,9 @@ def main() -> None:
     from isocompute_jax.sweeps.status import print_plan, print_result
 
     base = from_dict(app.config_values())
-    runs = planned(base, parse_variants(_needed(VARY, "what to change"), KNOWN), [_seed(text) for text in SEEDS.value])
-    root = pathlib.Path(_needed(WORKDIR, "where the runs go"))
+    vary = app.needed(VARY, "say what to change; see --help")
+    runs = planned(base, parse_variants(vary, KNOWN), [_seed(text) for text in SEEDS.value])
+    root = pathlib.Path(app.needed(WORKDIR, "say where the runs go; see --help"))
     if DRY_RUN.value:
         check_directories(runs, root)
         print_plan(open_state(runs, root))
@@ -68,12 +68,6 @@ def main() -> None:
     )
     say(outputs.write(analyse([root / run.name for run in runs], AnalysisOptions(read=read)), root))
     say(f"written to {root}/ablation.*")
-
-
-def _needed(flag: flags.FlagHolder[Any], what: str) -> Any:
-    if not flag.value:
-        raise InputError(f"--{flag.name} is missing: say {what}; see --help")
-    return flag.value
 
 
 def _seed(text: str) -> int:

@@ -16,7 +16,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -27,6 +27,8 @@ from isocompute_jax.records.printing import printable, say
 
 # gRPC adds a line each time that it cannot reach a server, where we say it once; it reads this when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+T = TypeVar("T")
 
 EXTRAS = {
     "train": (
@@ -69,6 +71,17 @@ def config_values() -> dict[str, Any]:
     if _config is None:
         raise InputError(command_line.NO_CONFIG)
     return _config
+
+
+def needed(flag: flags.FlagHolder[T | None], what: str) -> T:
+    """The value of a flag that has no default.
+
+    Raises:
+      InputError: it is left out, or empty; says `what` to do.
+    """
+    if not flag.value:
+        raise InputError(f"--{flag.name} is missing: {what}")
+    return flag.value
 
 
 @contextlib.contextmanager

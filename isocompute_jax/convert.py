@@ -34,11 +34,10 @@ def main() -> None:
     from isocompute_jax.tasks import write_problems
     from isocompute_jax.tasks.convert import convert
 
-    if not SOURCE.value:
-        raise InputError("--source is missing: give the files to read")
+    sources = app.needed(SOURCE, "give the files to read")
     if bool(OUT.value) == bool(SHOW.value):
         raise InputError("give either --out=FILE.jsonl, or --show=3 to see what would be written")
-    problems = convert([pathlib.Path(source) for source in SOURCE.value], from_flags(ConvertOptions))
+    problems = convert([pathlib.Path(source) for source in sources], from_flags(ConvertOptions))
     if OUT.value:
         write_problems(OUT.value, problems)
         say(f"{len(problems)} problems written to {OUT.value}")

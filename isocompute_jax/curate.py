@@ -135,9 +135,7 @@ def source_of_a_run(path: str) -> RunConfig:
 
 def needed(flag: flags.FlagHolder[str | None]) -> str:
     """The value of a flag that has no default."""
-    if not flag.value:
-        raise InputError(f"--{flag.name} is missing: {flags.FLAGS[flag.name].help} See --help")
-    return flag.value
+    return app.needed(flag, f"{flags.FLAGS[flag.name].help} See --help")
 
 
 def parse_set(text: str) -> tuple[str, Range]:

@@ -32,12 +32,10 @@ def main() -> None:
     import jax
 
     from isocompute_jax.experiment.workdir import export_checkpoint
-    from isocompute_jax.records.errors import InputError
 
     jax.config.update("jax_platforms", "cpu")  # the run that goes on has the accelerators, and their memory
-    if not RUN.value:
-        raise InputError("--run is missing: name a run directory")
-    say(export_checkpoint(RUN.value, name=CHECKPOINT.value, out=OUT.value, base_model=MODEL.value))
+    run = app.needed(RUN, "name a run directory")
+    say(export_checkpoint(run, name=CHECKPOINT.value, out=OUT.value, base_model=MODEL.value))
 
 
 if __name__ == "__main__":

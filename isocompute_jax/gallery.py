@@ -52,9 +52,8 @@ def record_sweep() -> None:
     """Keeps the curves of a sweep's finished runs."""
     from isocompute_jax.sweeps.record import record
 
-    if not SWEEP.value:
-        raise InputError("--sweep is missing: give the directory of the sweep whose runs to record")
-    found = list(record(SWEEP.value, GALLERY.value, name=NAME.value).values())
+    sweep = app.needed(SWEEP, "give the directory of the sweep whose runs to record")
+    found = list(record(sweep, GALLERY.value, name=NAME.value).values())
     added, known, unfinished = (found.count(what) for what in ("added", "known", "unfinished"))
     say(f"{added} runs recorded, {known} there already, {unfinished} not done yet")
 
@@ -78,11 +77,8 @@ def calibrate_theory() -> None:
     from isocompute_jax.theory.forecast import EMBEDDED
     from isocompute_jax.theory.runs import Constants
 
-    if not SWEEPS.value:
-        raise InputError("--sweeps is missing: name the sweeps to calibrate on, by commas")
-    sweeps = [
-        measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in SWEEPS.value
-    ]
+    names = app.needed(SWEEPS, "name the sweeps to calibrate on, by commas")
+    sweeps = [measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in names]
 
     def progress(constants: Constants, error: float) -> None:
         values = "  ".join(f"{name} {getattr(constants, name):.4g}" for name in SEARCHED)

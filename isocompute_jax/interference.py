@@ -49,11 +49,9 @@ def main() -> None:
     from isocompute_jax.experiment.interference import measure_interference
     from isocompute_jax.records import interference_files, run_files
 
-    if not RUN.value:
-        raise InputError("--run is missing: name a run directory")
+    run = pathlib.Path(app.needed(RUN, "name a run directory"))
     if not OUT.value and (MODEL.value or PROBLEMS.value):
         raise InputError("--out is missing: RUN/interference is for a run's own weights and problems")
-    run = pathlib.Path(RUN.value)
     out = pathlib.Path(OUT.value or run / interference_files.DIRECTORY)
     run_files.check_links(run)
     config = read_resolved(run / run_files.CONFIG, "--run")
@@ -68,7 +66,7 @@ def main() -> None:
     found = measure_interference(config, weights, PROBLEMS.value or config.train_set, out, options)
     say(f"{len(found.problems)} problems, {found.with_signal.sum()} with signal")
     for name, mean in found.means.items():
-        say(f"{name:>10}: mean cosine {mean.value:.3f} ± {mean.error:.3f} (standard error, {mean.pairs} pairs)")
+        say(f"{name:>10}: mean cosine {mean.cosine:.3f} ± {mean.stderr:.3f} (standard error, {mean.pairs} pairs)")
     say(f"written to {out}")
 
 

@@ -84,13 +84,11 @@ def main() -> None:
     from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer
 
     sizes = from_flags(SmallModel)
-    if not OUT.value:
-        raise InputError("--out is missing: say where the model goes, such as --out=runs/tiny")
+    out = pathlib.Path(app.needed(OUT, "say where the model goes, such as --out=runs/tiny"))
     for name, (what, families) in ONLY.items():
         if FAMILY.value not in families and flags.FLAGS[name].present:
             listed = ", ".join(families)
             raise InputError(f"--{name} is for families with {what} ({listed}); a {FAMILY.value} has none")
-    out = pathlib.Path(OUT.value)
     if out.exists() and not (out / "config.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out={out} exists and is no checkpoint: it would be replaced; name another directory")
     with tempfile.TemporaryDirectory() as ours:
@@ -100,7 +98,7 @@ def main() -> None:
         family = cast("Architecture", FAMILY.value)  # absl checked it
         config = shape_of(family, sizes, vocab_size=load_tokenizer(source).vocab_size)
         params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
-        model.save_checkpoint(OUT.value, config, params, tokenizer_from=source)
+        model.save_checkpoint(out, config, params, tokenizer_from=source)
     size = f"{model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}"
     say(f"{OUT.value}: {config.architecture}, {size}")
 

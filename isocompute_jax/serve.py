@@ -33,16 +33,13 @@ OWN_FLAGS = {engine: define_flags(settings, leave_out=SHARED_FLAGS) for engine, 
 
 def main() -> None:
     """Flags -> one call."""
-    if not ENGINE.value:
-        raise InputError(
-            "--engine is missing: --engine=jax needs nothing more, --engine=vllm an environment of its own"
-        )
+    engine_name = app.needed(ENGINE, "--engine=jax needs nothing more, --engine=vllm an environment of its own")
     for engine, own in OWN_FLAGS.items():
         given = [flag.name for flag in own.values() if flag.present]
-        if given and engine != ENGINE.value:
-            raise InputError(f"--{given[0]} belongs to --engine={engine}; this is --engine={ENGINE.value}")
+        if given and engine != engine_name:
+            raise InputError(f"--{given[0]} belongs to --engine={engine}; this is --engine={engine_name}")
     config = from_flags(ServerConfig)
-    settings = from_flags(SETTINGS[ENGINE.value], load=not config.wait_for_weights)
+    settings = from_flags(SETTINGS[engine_name], load=not config.wait_for_weights)
     asyncio.run(serve(make_engine(settings), config))
 
 

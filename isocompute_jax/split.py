@@ -16,7 +16,6 @@ from absl import flags
 
 from isocompute_jax import app
 from isocompute_jax.options import define_flags, from_flags
-from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 from isocompute_jax.tasks.splitting import SplitOptions
 
@@ -29,11 +28,9 @@ def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.tasks.splitting import split_files
 
-    if not SOURCE.value:
-        raise InputError("--source is missing: give the problem set to split")
-    if not OUT.value:
-        raise InputError("--out is missing: give the directory to write the sets to")
-    sizes = split_files(pathlib.Path(SOURCE.value), pathlib.Path(OUT.value), from_flags(SplitOptions))
+    source = app.needed(SOURCE, "give the problem set to split")
+    out = app.needed(OUT, "give the directory to write the sets to")
+    sizes = split_files(pathlib.Path(source), pathlib.Path(out), from_flags(SplitOptions))
     for name, size in sizes.items():
         say(f"{name:>20}: {size} problems")
     say(f"written to {OUT.value}")

@@ -79,10 +79,8 @@ PLAN, STATUS, CANCEL, REQUEUE = ACTIONS = ("plan", "status", "cancel", "requeue"
 
 def main(action: str) -> None:
     """Flags -> one call."""
-    if not WORKDIR.value:
-        raise InputError("--workdir is missing: say where the runs go")
+    root = pathlib.Path(app.needed(WORKDIR, "say where the runs go"))
     check_flags(action)
-    root = pathlib.Path(WORKDIR.value)
     if action == STATUS:
         show_status(root)
     elif action in (CANCEL, REQUEUE):
@@ -128,9 +126,8 @@ def planned_runs() -> list[PlannedRun]:
     from isocompute_jax.sweeps.grid import grid, parse_grid
 
     base = from_dict(app.config_values())
-    if not GRID.value:
-        raise InputError("--grid is missing: say which fields take which values, such as 'group_size=4,8;seed=0,1'")
-    return grid(base, parse_grid(GRID.value, type(base)), max_rollouts_per_step=MAX_ROLLOUTS.value)
+    fields = app.needed(GRID, "say which fields take which values, such as 'group_size=4,8;seed=0,1'")
+    return grid(base, parse_grid(fields, type(base)), max_rollouts_per_step=MAX_ROLLOUTS.value)
 
 
 def scheduler(root: pathlib.Path) -> Scheduler:

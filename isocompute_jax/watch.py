@@ -16,7 +16,6 @@ import pathlib
 from absl import flags
 
 from isocompute_jax import app
-from isocompute_jax.records.errors import InputError
 
 RUNS = flags.DEFINE_string("runs", None, "Directory that holds run directories, or is one.")
 PORT = flags.DEFINE_integer("port", 8790, "Port of the page, on 127.0.0.1; 0 for any that is free.", 0, 65535)
@@ -27,9 +26,8 @@ def main() -> None:
     """Flags -> one call."""
     from isocompute_jax.watching.server import watch
 
-    if not RUNS.value:
-        raise InputError("--runs is missing: give the directory that holds the run directories")
-    watch(pathlib.Path(RUNS.value), port=PORT.value, fit=FIT.value)
+    runs = app.needed(RUNS, "give the directory that holds the run directories")
+    watch(pathlib.Path(runs), port=PORT.value, fit=FIT.value)
 
 
 if __name__ == "__main__":

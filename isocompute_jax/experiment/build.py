@@ -64,15 +64,14 @@ class Parts:
     team: Team
     trackers: Trackers
 
-    def score(self, params: Params, tokens: Batch) -> jax.Array:
-        """Log-probabilities of the tokens of a batch, at the temperature that is trained."""
-        self.team.arrive()
-        return self.programs.scorer(params, learner.place_batch(tokens, self.inputs.mesh))
+    def score(self, params: Params, tokens: Batch, *, as_sampled: bool = False) -> jax.Array:
+        """Log-probabilities of the tokens of a batch, at the temperature that is trained.
 
-    def score_as_sampled(self, params: Params, tokens: Batch) -> jax.Array:
-        """Log-probabilities at the temperature that is sampled at: what the sampler should have reported."""
+        Those `as_sampled` are at the temperature that is sampled at: what the sampler should have reported.
+        """
         self.team.arrive()
-        return self.programs.probe(params, learner.place_batch(tokens, self.inputs.mesh))
+        program = self.programs.probe if as_sampled else self.programs.scorer
+        return program(params, learner.place_batch(tokens, self.inputs.mesh))
 
     def send_weights(self, state: LoopState) -> LoopState:
         """Gives the sampler the current weights unless it has them; every process lays down its share of them."""

@@ -78,17 +78,13 @@ def warn_of_another_mesh(parts: Parts, saved: Mapping[str, Any]) -> None:
     here = dataclasses.asdict(parts.config.mesh)
     there = saved.get("mesh", here)  # earlier releases did not say
     if here != there:
+        both = ((f"{name} {size}" for name, size in mesh.items() if size > 1) for mesh in (there, here))
         LOG.warning(
             "%s: saved on a mesh of %s, it continues on one of %s. The state is the same; what follows agrees with an "
             "undisturbed run up to rounding, not bit for bit",
             parts.path,
-            _axes(there),
-            _axes(here),
+            *(" x ".join(axes) or "one device" for axes in both),
         )
-
-
-def _axes(mesh: Mapping[str, int]) -> str:
-    return " x ".join(f"{name} {size}" for name, size in mesh.items() if size > 1) or "one device"
 
 
 def save_if_due(parts: Parts, state: LoopState) -> LoopState:

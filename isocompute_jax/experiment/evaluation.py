@@ -10,10 +10,9 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import hashlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.metrics import interruption_rate, reward_metrics, truncation_rate
-from isocompute_jax.experiment.rollouts import EVALUATION, by_id, make_requests, sample
+from isocompute_jax.experiment.rollouts import EVALUATION, by_id, make_requests, sample, seed_of
 from isocompute_jax.learner import Batch, rewards_of
 from isocompute_jax.records import metrics, run_files
 from isocompute_jax.records.errors import RunError
@@ -115,8 +114,7 @@ def _by_task(groups: Sequence[RolloutGroup], correct: np.ndarray, samples: int, 
 
 def evaluation_seed(seed: int, name: str) -> int:
     """A seed of its own for each run and set, so that evaluation never replays training's random numbers."""
-    digest = hashlib.blake2b(f"evaluation/{seed}/{name}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little")
+    return seed_of(f"evaluation/{seed}/{name}")
 
 
 def check_if_due(parts: Parts, state: LoopState) -> LoopState:
@@ -142,13 +140,13 @@ def check_agreement(parts: Parts, state: LoopState, *, logged: bool = True) -> L
     groups = parts.team.broadcast(lambda: sample(parts.sampler, requests, lane=AGREEMENT, version=state.step))
     found = compare(
         groups,
-        lambda tokens: sharding.to_host(parts.score_as_sampled(state.learner.params, tokens)),
+        lambda tokens: sharding.to_host(parts.score(state.learner.params, tokens, as_sampled=True)),
         parts.lay_out_probes,
     )
     rollouts, tokens = sum(len(group.completions) for group in groups), sum(group.num_tokens for group in groups)
-    if logged and math.isfinite(found.mean):
+    if logged and math.isfinite(found["logprob_difference"]):
         state = dataclasses.replace(state, ledger=state.ledger.charge_evaluation(rollouts, tokens))
-        state = workdir.append(parts, state, run_files.AGREEMENT, found.columns())
+        state = workdir.append(parts, state, run_files.AGREEMENT, dict(found))
     judge(found, config.agreement, step=state.step)
     if logged:
         return dataclasses.replace(state, checked=state.step)
@@ -160,11 +158,6 @@ def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
     points = parts.config.evaluation_points
     passed = bisect.bisect_right(points, state.ledger.compute)
     return evaluate(parts, state) if passed > bisect.bisect_right(points, state.evaluated_compute) else state
-
-
-def evaluate_last(parts: Parts, state: LoopState) -> LoopState:
-    """Evaluates at the end of a run, wherever that is, unless the log has it."""
-    return evaluate(parts, state) if state.evaluated != state.step else state
 
 
 def evaluate(parts: Parts, state: LoopState) -> LoopState:
@@ -185,52 +178,47 @@ AGREEMENT = "agreement"
 """Lane of the rollouts that checks sample."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Absolute differences of log-probabilities, in nats per token."""
-
-    mean: float  # over all tokens that were compared.
-    max: float  # the largest.
-    tokens: int  # how many were compared.
-
-    def columns(self) -> dict[str, float | int]:
-        """The columns of agreement.jsonl."""
-        return {
-            "logprob_difference": self.mean,
-            "logprob_difference_max": self.max,
-            "compared_tokens": self.tokens,
-        }
-
-
 def probes(problems: Sequence[Problem], prompts: Prompts, config: RunConfig, *, step: int) -> list[SampleRequest]:
     """What is sampled: the same prompts at every check, with random numbers that nothing else uses."""
-    digest = hashlib.blake2b(f"agreement/{config.seed}".encode(), digest_size=4).digest()
     return make_requests(
         problems[: config.agreement.problems],
         prompts,
         config.sampling,
         group_size=config.agreement.samples,
-        seed=int.from_bytes(digest, "little"),
+        seed=seed_of(f"agreement/{config.seed}"),
         step=step,
     )
 
 
-def compare(groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut) -> Difference:
-    """Compares what the sampler reported of the groups' tokens with the learner's `score` of them, same weights."""
+def compare(
+    groups: Sequence[RolloutGroup], score: Callable[[Batch], np.ndarray], lay_out: LayOut
+) -> dict[str, float | int]:
+    """Compares what the sampler reported of the groups' tokens with the learner's `score` of them, same weights.
+
+    Returns:
+      The columns of agreement.jsonl: mean and largest absolute difference of log-probabilities, in nats per token, and
+      how many tokens were compared.
+    """
     batch = lay_out(groups, None)
     differences = np.abs(score(batch) - np.asarray(batch.sampler_logprobs))[np.asarray(batch.mask)]
-    return Difference(float(differences.mean()), float(differences.max()), differences.size)
+    return {
+        "logprob_difference": float(differences.mean()),
+        "logprob_difference_max": float(differences.max()),
+        "compared_tokens": differences.size,
+    }
 
 
-def judge(agreement: Difference, config: AgreementConfig, *, step: int) -> None:
-    """Warns above `config.warn`.
+def judge(difference: Mapping[str, float | int], config: AgreementConfig, *, step: int) -> None:
+    """Warns where the mean difference, as `compare` found it, is above `config.warn`.
 
     Raises:
-      RunError: above `config.stop`, or not a number.
+      RunError: it is above `config.stop`, or not a number.
     """
+    mean = difference["logprob_difference"]
     found = (
-        f"sampler and learner differ by {agreement.mean:.3g} nats per token on average, by {agreement.max:.3g} at most "
-        f"(weights of step {step}, {agreement.tokens} tokens)"
+        f"sampler and learner differ by {mean:.3g} nats per token on average, by "
+        f"{difference['logprob_difference_max']:.3g} at most (weights of step {step}, {difference['compared_tokens']} "
+        "tokens)"
     )
     look = (
         "Look at the dtype of the head on both sides (float32 in vLLM: hf_overrides={'head_dtype': 'float32'}), at the "
@@ -238,7 +226,7 @@ def judge(agreement: Difference, config: AgreementConfig, *, step: int) -> None:
         "logprobs_mode='processed_logprobs'), at the prefix cache (every update must empty it), and at the weights (is "
         "it the same model, and did every tensor arrive?)"
     )
-    if not agreement.mean <= config.stop:
+    if not mean <= config.stop:
         raise RunError(f"{found}; config.agreement.stop = {config.stop}. {look}")
-    if agreement.mean > config.warn:
+    if mean > config.warn:
         LOG.warning("%s; config.agreement.warn = %s. %s", found, config.warn, look)

@@ -85,18 +85,18 @@ def shape_of(
     }
     shards = sharding.shards(mesh, "batch")
     most = sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
-    if _in_trees(config, model_config, problems * group_size):
-        nodes = config.packing.row_tokens or row_nodes(config.sampling)
-        with fields_called("config.sampling.", ROWS):
-            return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes, most_sizes=most)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
-    if config.packing.row_tokens:
-        rows = sharding.shards(mesh, "rows")
-        shape = {**sizes, "row_tokens": config.packing.row_tokens, "batch_shards": rows, "most_sizes": most}
-        with fields_called("config.sampling.", ROWS):
-            return learner.pack_shape(**shape, routing=chosen)
-    return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
+    with fields_called("config.sampling.", ROWS):
+        if _in_trees(config, model_config, problems * group_size):
+            nodes = config.packing.row_tokens or row_nodes(config.sampling)
+            return learner.tree_shape(**sizes, batch_shards=shards, row_nodes=nodes, most_sizes=most)
+        if row_tokens := config.packing.row_tokens:
+            rows = sharding.shards(mesh, "rows")
+            return learner.pack_shape(
+                **sizes, row_tokens=row_tokens, batch_shards=rows, most_sizes=most, routing=chosen
+            )
+        return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
 
 
 def _in_trees(config: RunConfig, model_config: ModelConfig, rollouts: int) -> bool:

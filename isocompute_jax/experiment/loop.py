@@ -39,7 +39,7 @@ from isocompute_jax.experiment.metrics import (
     step_speed,
     what_was_not_measured,
 )
-from isocompute_jax.experiment.progress import NO_STEPS, Interrupt, Profiler, ProfileSteps, Report, progress
+from isocompute_jax.experiment.progress import NO_STEPS, Interrupt, Profiler, Report, check_steps, progress
 from isocompute_jax.experiment.updates import lay_out, make_updates, shared_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
@@ -53,7 +53,7 @@ def train(
     *,
     make_sampler: MakeSampler = samplers.make_sampler,
     team: Team | None = None,
-    profile: ProfileSteps = NO_STEPS,
+    profile: range = NO_STEPS,
 ) -> None:
     """Runs one training run in `directory`, or resumes it.
 
@@ -79,7 +79,7 @@ def train(
         LOG.info("%s is done already", path)
         return
     tracking.check_installed(config.track)
-    profile.check(config)
+    check_steps(profile, config)
     recorded = team.broadcast(lambda: workdir.recorded_evaluation(path))
     config = dataclasses.replace(config, evaluation=config.evaluation.as_recorded(recorded))
     config, inputs = evaluation.settled(config, team.everywhere(lambda: read_inputs(config, processes=team.count)))
@@ -147,7 +147,8 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
                 state.ledger.compute,
                 parts.config.max_compute,
             )
-        state = evaluation.evaluate_last(parts, state)
+        if state.evaluated != state.step:  # at the end, wherever that is, unless the log has it
+            state = evaluation.evaluate(parts, state)
     except workdir.Diverged:
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets

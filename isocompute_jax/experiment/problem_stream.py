@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.rollouts import seed_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
@@ -163,15 +163,10 @@ def make_sources(sets: TrainSets, config: CurriculumConfig, seed: int) -> dict[P
         for pool in range(int(pools.max()) + 1):
             part = places[pools[places] == pool]
             alone = len(sets.members) == 1 and not config.stages
-            if len(part):
-                found[name, pool] = Epochs(part, ranks=ranks, seed=seed if alone else _seed_of(seed, name, pool))
+            if len(part):  # sets of one size are not shuffled alike
+                own = seed if alone else seed_of(f"{seed}/{name}/{pool}")
+                found[name, pool] = Epochs(part, ranks=ranks, seed=own)
     return found
-
-
-def _seed_of(seed: int, name: str, pool: int) -> int:
-    """A seed of its own for each pool, so that sets of one size are not shuffled alike."""
-    digest = hashlib.blake2b(f"{seed}/{name}/{pool}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little")
 
 
 class Epochs:

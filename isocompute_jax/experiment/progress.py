@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import logging
 import math
@@ -223,27 +222,11 @@ class Interrupt:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-@dataclasses.dataclass(frozen=True)
-class ProfileSteps:
-    """Which steps of a run are traced; 0 to 0 for none."""
-
-    first: int = 0
-    last: int = 0
-
-    def check(self, config: RunConfig) -> None:
-        """Raises InputError where the run has no such steps."""
-        if self.last > config.num_steps:
-            raise InputError(
-                f"--profile_steps={self.first}:{self.last}: the run has {config.num_steps} steps (config.max_compute "
-                "over rollouts per step); steps count from 1"
-            )
+NO_STEPS = range(0)
 
 
-NO_STEPS = ProfileSteps()
-
-
-def parse_steps(text: str) -> ProfileSteps:
-    """`10:12` (both included) or `10`.
+def parse_steps(text: str) -> range:
+    """The steps that `10:12` (both included) or `10` names.
 
     Raises:
       InputError: it is neither, or ends before it begins.
@@ -254,19 +237,28 @@ def parse_steps(text: str) -> ProfileSteps:
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
         raise InputError(f"--profile_steps={text} ends before it begins: FIRST:LAST, as {last}:{first}")
-    return ProfileSteps(first, last)
+    return range(first, last + 1)
+
+
+def check_steps(steps: range, config: RunConfig) -> None:
+    """Raises InputError where the run has no such steps."""
+    if steps and steps[-1] > config.num_steps:
+        raise InputError(
+            f"--profile_steps={steps[0]}:{steps[-1]}: the run has {config.num_steps} steps (config.max_compute over "
+            "rollouts per step); steps count from 1"
+        )
 
 
 class Profiler:
     """Traces steps of a run, with whatever lies between them, into its folder profile/, for xprof or Perfetto.
 
     Args:
-      steps: which.
+      steps: which, from 1 on.
       path: the run's directory.
       process: which of several this is; each of them has a folder of its own in profile/.
     """
 
-    def __init__(self, steps: ProfileSteps, path: pathlib.Path, process: int | None = None):
+    def __init__(self, steps: range, path: pathlib.Path, process: int | None = None):
         self._steps = steps
         self._folder = path / "profile" if process is None else path / "profile" / f"process-{process}"
         self._on = self._done = False
@@ -274,7 +266,7 @@ class Profiler:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Around step `number`, which the trace then shows as one."""
-        if self._steps.first <= number <= self._steps.last and not self._on:
+        if number in self._steps and not self._on:
             jax.profiler.start_trace(self._folder)
             self._on = self._done = True
         if not self._on:
@@ -282,7 +274,7 @@ class Profiler:
             return
         with jax.profiler.StepTraceAnnotation("step", step_num=number):
             yield
-        if number >= self._steps.last:
+        if number >= self._steps[-1]:
             self.close()
 
     def close(self) -> None:
@@ -291,5 +283,5 @@ class Profiler:
             self._on = False
             jax.profiler.stop_trace()
             LOG.info("%s: a trace of steps, for xprof or Perfetto (docs/watch.md)", self._folder)
-        elif self._steps.first and not self._done:
-            LOG.warning("--profile_steps=%d:%d: none of them was made by this start", *dataclasses.astuple(self._steps))
+        elif self._steps and not self._done:
+            LOG.warning("--profile_steps=%d:%d: none of them was made by this start", self._steps[0], self._steps[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import hashlib
 import itertools
 import queue
 import threading
@@ -34,6 +35,11 @@ def make_requests(
         SampleRequest(problem.id, prompt, group_size, seed, step, stop, params)
         for problem, prompt in zip(problems, prompts.encode(problems), strict=True)
     ]
+
+
+def seed_of(use: str) -> int:
+    """A seed for one use of random numbers, which a text names, so that no two uses share them."""
+    return int.from_bytes(hashlib.blake2b(use.encode(), digest_size=4).digest(), "little")
 
 
 def sample(

@@ -261,13 +261,14 @@ def interruption(sampling: SamplingConfig, tokenizer: Tokenizer) -> Interruption
             f"{CONFIG.sampling.max_prompt_tokens} it has to stay within the model's context), or lower high or "
             "answer_tokens"
         )
-    never = thinking.end_of_thinking == ""
     return Interruption(
         low=thinking.low,
         high=thinking.high,
         answer_tokens=thinking.answer_tokens,
         phrase=phrase,
-        thought=_thinks_on if never else thought_before(thinking.end_of_thinking, _decode(tokenizer)),
+        thought=(lambda _: None)
+        if thinking.end_of_thinking == ""  # nothing ends its thinking
+        else thought_before(thinking.end_of_thinking, lambda ids: tokenizer.decode([ids])[0]),
     )
 
 
@@ -300,21 +301,9 @@ def calculator_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> ToolTurn
 
     return ToolTurns(
         answer=answer,
-        decode=_decode(tokenizer),
+        decode=lambda ids: tokenizer.decode([ids])[0],
         stop_token=int(stop[0]),
         calls=tool.calls,
         call_tokens=tool.call_tokens,
         longest_answer=longest,
     )
-
-
-def _thinks_on(tokens: np.ndarray) -> None:
-    """Nothing ends its thinking."""
-    del tokens
-
-
-def _decode(tokenizer: Tokenizer):
-    def decode(ids: list[int]) -> str:
-        return tokenizer.decode([ids])[0]
-
-    return decode

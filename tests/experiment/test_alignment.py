@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner
-from isocompute_jax.experiment.alignment import _sketched, alignment, by_problem, mean_cosine, microbatch_gradients
+from isocompute_jax.experiment.interference import (
+    _sketched,
+    by_problem,
+    cosines_of,
+    inner_products,
+    mean_cosine,
+    microbatch_gradients,
+)
 from isocompute_jax.learner.objective import make_loss
 from tests.learner.builders import CUT, GROUP, LENGTH, PROMPT, REWARDS, make_groups, pack
 
@@ -67,16 +74,16 @@ def test_a_larger_model_is_sketched(params, laid_out):
 
 
 def test_inner_products_by_hand():
-    found = alignment(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[3.0, 4.0], [2.0, 2.0]]))
+    inner, halves = inner_products(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[3.0, 4.0], [2.0, 2.0]]))
     # Means of the halves are (2, 2) and (1, 2).
-    np.testing.assert_allclose(found.inner, [[3, 6], [6, 4]])
-    np.testing.assert_allclose(found.halves, [3 / 5, 4 / np.sqrt(4 * 8)])
-    np.testing.assert_allclose(found.cosines, [[1, 6 / np.sqrt(12)], [6 / np.sqrt(12), 1]])
+    np.testing.assert_allclose(inner, [[3, 6], [6, 4]])
+    np.testing.assert_allclose(halves, [3 / 5, 4 / np.sqrt(4 * 8)])
+    np.testing.assert_allclose(cosines_of(inner), [[1, 6 / np.sqrt(12)], [6 / np.sqrt(12), 1]])
 
 
 def test_a_problem_without_gradient_has_no_cosine():
-    found = alignment(np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 0.0]]))
-    assert np.isnan(found.halves[0]) and np.isnan(found.cosines[0]).all() and found.cosines[1, 1] == 1
+    inner, halves = inner_products(np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 0.0]]))
+    assert np.isnan(halves[0]) and np.isnan(cosines_of(inner)[0]).all() and cosines_of(inner)[1, 1] == 1
 
 
 def test_noise_does_not_bias_inner_products_or_mean_cosines():
@@ -88,11 +95,10 @@ def test_noise_does_not_bias_inner_products_or_mean_cosines():
     inner, values, errors, naive = [], [], [], []
     for _ in range(300):
         a, b = truth + 0.4 * rng.normal(size=(2, *truth.shape))
-        found = alignment(a, b)
-        mean = mean_cosine(found.inner, solved, ~solved)
-        inner.append(found.inner)
-        values.append(mean.value)
-        errors.append(mean.error)
+        inner.append(inner_products(a, b)[0])
+        mean = mean_cosine(inner[-1], solved, ~solved)
+        values.append(mean.cosine)
+        errors.append(mean.stderr)
         whole = (a + b) / 2
         products = whole @ whole.T
         naive.append(products[:8, 8:].mean() / np.sqrt(np.diag(products)[:8].mean() * np.diag(products)[8:].mean()))
@@ -108,13 +114,13 @@ def test_mean_cosines_by_hand():
     inner = np.array([[4.0, 2.0, -1.0], [2.0, 4.0, 1.0], [-1.0, 1.0, 1.0]])
     first, last = np.array([True, True, False]), np.array([False, False, True])
     within = mean_cosine(inner, first, first)
-    assert within.value == pytest.approx(0.5) and within.pairs == 1 and np.isnan(within.error)  # one pair
+    assert within.cosine == pytest.approx(0.5) and within.pairs == 1 and np.isnan(within.stderr)  # one pair
     between = mean_cosine(inner, first, last)
-    assert between.value == 0 and between.pairs == 2
+    assert between.cosine == 0 and between.pairs == 2
     everyone = mean_cosine(inner, first | last, first | last)
-    assert everyone.value == pytest.approx((2 - 1 + 1) / 3 / 3) and everyone.pairs == 3
+    assert everyone.cosine == pytest.approx((2 - 1 + 1) / 3 / 3) and everyone.pairs == 3
     alone = mean_cosine(inner, last, last)
-    assert np.isnan(alone.value) and alone.pairs == 0
+    assert np.isnan(alone.cosine) and alone.pairs == 0
 
 
 def test_parts_of_halves_are_summed():

@@ -18,7 +18,7 @@ from isocompute_jax.experiment import loop
 from isocompute_jax.experiment import progress as module
 from isocompute_jax.experiment import progress as room
 from isocompute_jax.experiment.config import override
-from isocompute_jax.experiment.progress import Interrupt, Profiler, ProfileSteps, parse_steps
+from isocompute_jax.experiment.progress import Interrupt, Profiler, parse_steps
 from isocompute_jax.records.errors import InputError
 
 
@@ -157,8 +157,8 @@ def test_handlers_are_put_back():
 
 
 def test_steps_are_read():
-    assert parse_steps("10:12") == ProfileSteps(10, 12)
-    assert parse_steps("7") == ProfileSteps(7, 7)
+    assert parse_steps("10:12") == range(10, 13)
+    assert parse_steps("7") == range(7, 8)
 
 
 @pytest.mark.parametrize("text", ["0:3", "a", "3:", ":3", "-1:2", "1:2:3", "1.5:2"])
@@ -174,7 +174,7 @@ def test_a_range_that_ends_before_it_begins_is_refused():
 
 def test_steps_that_the_run_does_not_have_are_refused_before_anything_is_made(base_run, tmp_path):
     with pytest.raises(InputError, match=r"--profile_steps=20:25: the run has 24 steps"):
-        loop.train(base_run, tmp_path / "run", profile=ProfileSteps(20, 25))
+        loop.train(base_run, tmp_path / "run", profile=range(20, 26))
     assert not (tmp_path / "run").exists()
 
 
@@ -183,7 +183,7 @@ def test_each_of_several_processes_has_a_folder_of_its_own(tmp_path, monkeypatch
     monkeypatch.setattr(jax.profiler, "start_trace", folders.append)
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
     for process in (None, 0, 1):
-        with Profiler(ProfileSteps(1, 1), tmp_path, process).step(1):
+        with Profiler(range(1, 2), tmp_path, process).step(1):
             pass
     assert folders == [tmp_path / "profile", tmp_path / "profile" / "process-0", tmp_path / "profile" / "process-1"]
 
@@ -202,7 +202,7 @@ def test_the_trace_covers_those_steps_of_them_that_are_made(tmp_path, monkeypatc
 
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: switch(True, folder))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: switch(False))
-    profiler = Profiler(ProfileSteps(3, 5), tmp_path)
+    profiler = Profiler(range(3, 6), tmp_path)
     for number in made:
         with profiler.step(number):
             if on:
@@ -215,7 +215,7 @@ def test_the_trace_covers_those_steps_of_them_that_are_made(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_trace_shows_the_steps_and_what_ran(base_run, tmp_path):
     config = override(base_run, "max_compute", 4 * base_run.rollouts_per_step)
-    loop.train(config, tmp_path / "run", profile=ProfileSteps(2, 3))
+    loop.train(config, tmp_path / "run", profile=range(2, 4))
     [trace] = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     steps = {event["args"]["step_num"] for event in events if event.get("name") == "step"}
