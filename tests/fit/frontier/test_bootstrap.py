@@ -12,6 +12,7 @@ from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.curves.seeds import Curve
+from isocompute_jax.fit.curves.uncertainty import NoiseModel
 from isocompute_jax.fit.frontier.bootstrap import (
     Bootstrap,
     FittedPoints,
@@ -130,6 +131,14 @@ def coverage(seeds: int, rho: float, studies: int = 60) -> tuple[int, int]:
 def test_intervals_hold_the_truth_as_often_as_they_say(seeds, rho):
     """52 or fewer of 60 have probability 0.009 at 95%."""
     assert min(coverage(seeds, rho)) >= 53
+
+
+@pytest.mark.slow
+def test_intervals_of_too_little_noise_hold_the_truth_less_often(monkeypatch):
+    """So the bound above tells: 53 or more of 60 have probability 0.03 at 78%."""
+    drawn = NoiseModel.draw
+    monkeypatch.setattr(NoiseModel, "draw", lambda *args: 0.6 * drawn(*args))
+    assert max(coverage(3, 0.0)) < 53
 
 
 def test_auto_draws_noise():
