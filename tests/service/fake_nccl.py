@@ -25,7 +25,7 @@ class _Communicator:
         self.root = Root(path, world)
         self.joined = False
         self.failed = False
-        self.job = self.start(self.root.join)
+        self.start(self.root.join)
 
     def start(self, call, *arguments):
         def work():
@@ -35,9 +35,9 @@ class _Communicator:
             except (OSError, AssertionError):
                 self.failed = True
 
-        self.job = threading.Thread(target=work, name="fake-nccl", daemon=True)
-        self.job.start()
-        return self.job
+        job = threading.Thread(target=work, name="fake-nccl", daemon=True)
+        job.start()  # before others see it: one that has not begun cannot be joined
+        self.job = job
 
 
 class Fake:
