@@ -38,7 +38,7 @@ CLEAR = 6.0
 
 
 PERCENTILES = (2.5, 97.5)
-
+"""Ends of a 95% interval by draws."""
 ROUNDING = 1e-9
 """Of an end of an interval: draws that are all alike differ by so much from their mean."""
 
