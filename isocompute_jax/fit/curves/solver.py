@@ -38,8 +38,8 @@ ROUNDS = (9, 14, 30, MAX_STEPS)
 """Steps after which searches that have not ended are gathered into batches anew: a batch takes as many as its slowest.
 Three quarters end within 9, one in a hundred needs more than 25."""
 BATCH = 64
-"""Searches, or curves of a grid, that one call of a compiled program takes. A curve with its intervals costs 23 ms of CPU
-at 32, 18 at 64 and 17 at 128; a study of few curves pays for a whole batch."""
+"""Searches, or curves of a grid, that one call of a compiled program takes. A curve with its intervals costs 23 ms of
+CPU at 32, 18 at 64 and 17 at 128; a study of few curves pays for a whole batch."""
 
 _MOST_CELLS = 200
 _TINY = 1e-300
@@ -178,7 +178,7 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
     """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
 
     A parameter that the gradient presses against its bound is held for the proposal. A search has converged when a step
-    is small, or gains little, or when no damping yields a descent (the minimum up to rounding).
+    is small, or gains little, or when no damping yields a descent (the minimum up to rounding), or all is fixed.
     """
 
     def residuals(theta: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:

@@ -36,7 +36,6 @@ CLEAR = 6.0
 """A curve whose rise is so many times its standard error is fitted again from where it was found alone: 99 in
 100 of such replicates have their minimum there, while those of a flat curve may have it anywhere."""
 
-
 PERCENTILES = (2.5, 97.5)
 """Ends of a 95% interval by draws."""
 ROUNDING = 1e-9
