@@ -47,7 +47,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 61_800), ("isocompute_jax/fit", 15_800), ("tests", 51_700), ("benchmarks", 9_300)],
+    [("isocompute_jax", 62_000), ("isocompute_jax/fit", 15_800), ("tests", 51_700), ("benchmarks", 9_300)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar

@@ -42,6 +42,7 @@ from isocompute_jax.experiment.samplers import make_sampler
 from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
 from isocompute_jax.learner.batches import Batch, microbatch_of
 from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.noise import part_of
 from isocompute_jax.learner.objective import LossConfig, Params, Score, make_loss
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
@@ -181,7 +182,7 @@ def _gradients(
 ) -> np.ndarray:
     """[2 P parts, F] gradients of the first halves of all groups, then of the second; a half may have several parts."""
     half = options.rollouts // 2
-    halves = [_part(group, slice(start, start + half)) for start in (0, half) for group in groups]
+    halves = [part_of(group, slice(start, start + half)) for start in (0, half) for group in groups]
     rewards, lengths = learner.group_rewards(halves), learner.trained_lengths(halves)
     credited = learner.credit(
         rewards,
@@ -211,17 +212,6 @@ def _program(
     """Compiled once for all weights that are measured in one process."""
     score = learner.make_score(shape, temperature=temperature, chunk_tokens=loss.chunk_tokens)
     return microbatch_gradients(score, loss, features=features, seed=seed)
-
-
-def _part(group: RolloutGroup, rows: slice) -> RolloutGroup:
-    """Some completions of a graded group."""
-    return dataclasses.replace(
-        group,
-        completions=group.completions[rows],
-        rewards=learner.rewards_of(group)[rows],
-        reward_metrics={},
-        failures={},
-    )
 
 
 def microbatch_gradients(score: Score, config: LossConfig, *, features: int, seed: int) -> MicrobatchGradients:

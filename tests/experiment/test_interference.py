@@ -11,6 +11,7 @@ from isocompute_jax import learner, model
 from isocompute_jax.experiment import interference
 from isocompute_jax.experiment.config import RecipeConfig
 from isocompute_jax.experiment.interference import InterferenceConfig, measure_interference
+from isocompute_jax.learner.noise import part_of
 from isocompute_jax.learner.objective import make_loss
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.interference_files import read_summary
@@ -39,7 +40,7 @@ def test_gradients_are_those_of_the_training_loss(measured, base_run):
     """The gradient of the whole batch, laid out as training does, is the sum over problems and halves."""
     _, _, seen = measured
     config, shape, params, reference, groups, _ = seen["arguments"]
-    halves = [interference._part(group, rows) for rows in (slice(0, 16), slice(16, 32)) for group in groups]
+    halves = [part_of(group, rows) for rows in (slice(0, 16), slice(16, 32)) for group in groups]
     rewards, lengths = learner.group_rewards(halves), learner.trained_lengths(halves)
     credited = learner.credit(rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens)
     laid_out = learner.batch_shape(

@@ -1,0 +1,123 @@
+"""Two-level gradient noise of a run: measured on one step in K, on the rollouts that the step trains on anyway.
+
+It reads weights, moments and rollouts as they are before the update, and changes none of them: a run with it is, bit
+for bit, the run without it, but for the columns `noise/...` of its log. What is estimated, and how, is in
+`learner.noise`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from isocompute_jax import learner, sharding
+from isocompute_jax.experiment.build import Parts
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.layouts import shape_of
+from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
+from isocompute_jax.learner import Credit, LossConfig, OptimizerConfig, TrainState, noise
+from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.rollout import RolloutGroup
+
+MOST_CELLS = 16
+"""More of them make estimates less noisy, at the price of more and smaller computations."""
+
+
+class Programs(NamedTuple):
+    """What the noise is measured with, compiled once for all runs of a process that agree on it."""
+
+    zeros: Callable[[Params], Params]
+    gradient: noise.HalfGradient
+    add_cell: noise.AddCell
+
+
+def noise_columns(parts: Parts, state: TrainState, groups: Sequence[RolloutGroup], *, step: int) -> dict[str, float]:
+    """Columns `noise/gradient2`, `between`, `within` of metrics.jsonl, and, once there are moments, `noise/adam_...`.
+
+    None where fewer than two problems have four rollouts, nor of a metric in which they are not finite.
+
+    Args:
+      parts: of the run.
+      state: the learner's, before the update.
+      groups: that the step sampled, those without signal among them.
+      step: updates before this one; with the run's seed it says which problems are measured together.
+    """
+    config, mesh = parts.config, parts.inputs.mesh
+    halves = noise.halves_of([group for group in groups if not group.dropped])
+    problems = len(halves[0])
+    if problems < 2:
+        return {}
+    half = len(halves[0][0].completions)
+    credited = credit_of(config, [*halves[0], *halves[1]])
+    cells = noise.cells_of(problems, MOST_CELLS, (config.seed, step))
+    shape = shape_of(config, parts.inputs.model_config, max(map(len, cells)), half, mesh, batches=1)
+    own = None if mesh is None else sharding.own_part(mesh, shape.rows, shape.axis)
+
+    def gradient(side: int, cell: np.ndarray) -> Params:
+        credit: Credit = jax.tree.map(lambda x: x[cell + side * problems], credited)
+        kept = np.any(credit.advantages != 0, axis=1)  # the gradient of the others is zero
+        tokens = shape.lay_out([halves[side][index] for index in cell], kept=kept, own=own)
+        credit = credit.padded(max(map(len, cells)))
+        return programs.gradient(state.params, learner.place_batch(tokens, mesh), credit)
+
+    programs = make_programs(
+        parts.inputs.model_config, config.loss, config.optimizer, mesh, temperature=config.temperature
+    )
+    parts.team.arrive()
+    signal = np.any(credited.advantages != 0, axis=1).reshape(2, problems).any(axis=0)
+    total, found = programs.zeros(state.params), []
+    for cell in cells:
+        if signal[cell].any():  # all products of the others are zero
+            total, products = programs.add_cell(total, state.opt_state, gradient(0, cell), gradient(1, cell))
+            found.append(products)
+    products = np.array(jax.device_get(found), np.float64).reshape(-1, 2, 4)
+    sizes, columns = np.array([len(cell) for cell in cells]), {}
+    for metric, name in enumerate(noise.METRICS):
+        of_cells = products[:, metric]
+        of_metric = noise.estimates(of_cells[:, :3], of_cells[-1, 3] if found else 0.0, sizes, half)
+        if all(map(math.isfinite, of_metric.values())):
+            columns |= {f"noise/{name}{estimate}": value for estimate, value in of_metric.items()}
+    return columns
+
+
+def credit_of(config: RunConfig, halves: Sequence[RolloutGroup]) -> Credit:
+    """What half-groups are worth, penalties on length among it, but no term of the loss that stands in the reward."""
+    rewards = learner.group_rewards(halves)
+    return learner.credit(
+        rewards,
+        learner.trained_lengths(halves),
+        noise.credit_of_halves(config.recipe),
+        max_tokens=config.sampling.max_tokens,
+        penalties=length_penalties(config, halves, rewards),
+        masked=masked_rollouts(config, halves),
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def make_programs(
+    model_config: ModelConfig,
+    loss: LossConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh | None,
+    *,
+    temperature: float,
+) -> Programs:
+    """As `build.make_programs`, whose arguments these are."""
+    shardings = None
+    if mesh is not None:
+        transformation = learner.make_optimizer(optimizer)
+        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
+    score = learner.make_score(
+        model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
+    )
+    return Programs(
+        noise.make_zeros(shardings),
+        noise.make_gradient(score, loss, shardings=shardings),
+        noise.make_add_cell(optimizer, shardings=shardings),
+    )
