@@ -15,9 +15,11 @@ ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 _BASE = {"records", "options"}
 _ARRAYS = _BASE | {"devices", "sharding", "model", "tasks"}
 _TRAINING = _ARRAYS | {"accelerators", "drivers", "distributed", "sampling", "learner", "service", "experiment"}
+_TRAINING |= {"allocation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
+    "allocation": _BASE,  # it must work without the training rooms, and without JAX
     "options": _BASE,
     "app": _BASE | {"accelerators", "command_line"},  # how every main starts and ends
     "command_line": _BASE,
