@@ -63,6 +63,8 @@ class Parts:
     checkpointer: Checkpointer
     team: Team
     trackers: Trackers
+    # what the size of each group is a multiple of where groups of a step may be of unequal size; else None.
+    block: int | None = None
 
     def score(self, params: Params, tokens: Batch, *, as_sampled: bool = False) -> jax.Array:
         """Log-probabilities of the tokens of a batch, at the temperature that is trained.

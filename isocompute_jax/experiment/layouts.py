@@ -38,16 +38,17 @@ def make_lay_out(
     batches: int | None = None,
     what: str = "the step",
     own_rows: bool = True,
+    block: int | None = None,
 ) -> LayOut:
     """The layout of `batches` of so many problems and rollouts of each; new shapes are logged, as those of `what`.
 
     Where several processes share the mesh, each writes only the rows that it has on its devices, unless `own_rows` is
-    False; the few short rows of trees are written by all.
+    False; the few short rows of trees are written by all. For groups of unequal size see `shape_of`.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length.
     """
-    shape = shape_of(config, model_config, problems, group_size, mesh, batches)
+    shape = shape_of(config, model_config, problems, group_size, mesh, batches, block)
     own = sharding.own_part(mesh, shape.rows, shape.axis) if mesh is not None and own_rows else None
     seen = CompiledShapes(what)
 
@@ -68,10 +69,13 @@ def shape_of(
     group_size: int,
     mesh: Mesh | None,
     batches: int | None = None,
+    block: int | None = None,
 ) -> BatchShape | PackShape | TreeShape:
     """The compiled shape of batches of so many problems and rollouts of each.
 
-    `batches` is how many of them the run has, None for as many as it has updates: few have few sizes.
+    `batches` is how many of them the run has, None for as many as it has updates: few have few sizes. With a `block`
+    groups may be of unequal size, each a multiple of it: as many problems at most, and so many rollouts in all. A
+    mini-batch of a step may then get nearly all of them, so that `problems` are those of the step.
 
     Raises:
       InputError: config.packing.row_tokens holds no sequence of the greatest length, or trees are not for this model.
@@ -96,7 +100,7 @@ def shape_of(
             return learner.pack_shape(
                 **sizes, row_tokens=row_tokens, batch_shards=rows, most_sizes=most, routing=chosen
             )
-        return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards)
+        return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards, block=block)
 
 
 def _in_trees(config: RunConfig, model_config: ModelConfig, rollouts: int) -> bool:

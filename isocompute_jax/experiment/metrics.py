@@ -25,7 +25,7 @@ from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, Run
 from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
-from isocompute_jax.learner import PackedBatch, group_rewards
+from isocompute_jax.learner import PackedBatch, group_rewards, rewards_of
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import Work, step_flops
 from isocompute_jax.records import run_files
@@ -72,14 +72,15 @@ class Phases:
 def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal.
 
-    Rewards are those of the groups that were not dropped, if there are any.
+    Rewards are those of the groups that were not dropped, if there are any. Where groups are of unequal size, `reward`
+    is the mean over problems of their mean rewards; everything else counts rollouts or tokens alike.
     """
-    rewards = learner.group_rewards([group for group in groups if not group.dropped] or groups)
+    counted = [group for group in groups if not group.dropped] or groups
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(completion.drawn_tokens for completion in completions)
     return {
-        "reward": float(rewards.mean()),
-        "zero_variance_share": float(np.mean(learner.zero_variance(rewards))),
+        "reward": learner.mean_reward(counted),
+        "zero_variance_share": float(np.mean(learner.zero_variance(group_rewards(counted), learner.drawn_of(counted)))),
         "reward_failures": sum(group.reward_failures for group in groups),
         "completion_length": tokens / len(completions),
         "truncation_rate": truncation_rate(completions),
@@ -110,8 +111,7 @@ def reward_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     columns = {}
     if len(tasks) > 1:
         for task in tasks:
-            rewards = learner.group_rewards([group for group in counted if group.task == task])
-            columns[f"reward/{task}"] = float(rewards.mean())
+            columns[f"reward/{task}"] = learner.mean_reward([group for group in counted if group.task == task])
     for name in sorted({name for group in counted for name in group.reward_metrics}):
         values = np.concatenate([group.reward_metrics[name] for group in counted if name in group.reward_metrics])
         if not np.isnan(values).all():
@@ -175,7 +175,7 @@ def curriculum_metrics(
         rates = [stream.sets.problems[place].measured[config.rate_column] for place in places]
         columns["measured_rate"] = float(np.mean(rates))
     if config.train_sets:
-        rewards = group_rewards(sampled.groups).mean(axis=1)
+        rewards = np.array([rewards_of(group).mean() for group in sampled.groups])
         columns["train_sets"] = {}
         for name, members in stream.sets.members.items():
             of_set = np.isin(places, members)

@@ -27,7 +27,7 @@ from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
-from isocompute_jax.learner import group_rewards, zero_variance
+from isocompute_jax.learner import drawn_of, group_rewards, zero_variance
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -50,7 +50,7 @@ def groups_with_signal(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
     """
     if not groups:
         return []
-    flat = zero_variance(group_rewards(groups))
+    flat = zero_variance(group_rewards(groups), drawn_of(groups))
     return [group for group, is_flat in zip(groups, flat, strict=True) if not (is_flat or group.dropped)]
 
 

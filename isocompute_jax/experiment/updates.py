@@ -2,6 +2,9 @@
 
 Advantages are those of the whole batch. Denominators are those of a mini-batch, over all of its shards and
 micro-batches: it is what one update minimises. Groups stay whole.
+
+Where groups may be of unequal size, an update takes the credit of a flat list of rollouts, as many as the step has: one
+program for every deal of them.
 """
 
 from __future__ import annotations
@@ -57,16 +60,24 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         kept = [group for group in sampled.groups if not group.dropped]
     groups = kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
+    drawn = drawn_of(groups, parts.block)
+    there = np.ones(rewards.shape, bool) if drawn is None else drawn
     penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
     if not kept:
         masked = np.ones(rewards.shape, bool)
     columns = {}  # what length took from rewards, and the share of rollouts that left the loss
     if penalties is not None:
-        columns["length_penalty"] = float(penalties.mean())
+        columns["length_penalty"] = float(penalties[there].mean())
     if masked is not None:
-        columns["masked_share"] = float(masked.mean())
+        columns["masked_share"] = float(masked[there].mean())
     credit = functools.partial(
-        learner.credit, rewards, lengths, config.recipe, max_tokens=config.sampling.max_tokens, masked=masked
+        learner.credit,
+        rewards,
+        lengths,
+        config.recipe,
+        max_tokens=config.sampling.max_tokens,
+        masked=masked,
+        drawn=drawn,
     )
     takes_part = credit().kept
     dealt = deal(
@@ -81,7 +92,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
     if config.loss.in_reward:
-        distance, metrics = reward_penalties(parts, first, old, rewards.shape)
+        distance, metrics = reward_penalties(parts, first, old, there)
         penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
     jax.block_until_ready(old)  # or the update would wait for them, and its time say so
     scoring_s = time.perf_counter() - began
@@ -92,11 +103,24 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         again = epoch > 0 and len(masks) > 1
         laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
         updates += [
-            (tokens, credit(penalties=penalties, part=part).padded(config.problems_per_batch))
+            (tokens, _of_one_shape(credit(penalties=penalties, part=part), drawn, config))
             for tokens, part in zip(laid_out, masks, strict=True)
         ]
     trained = [group for group, is_trained in zip(groups, takes_part, strict=True) if is_trained]
     return ReadyBatch(sampled, updates, columns, trained, scoring_s)
+
+
+def drawn_of(groups: Sequence[RolloutGroup], block: int | None) -> Bool[np.ndarray, "P G"] | None:
+    """As `learner.drawn_of`; with a block all of [P, G] where groups happen to be of one size: the path is the same."""
+    drawn = learner.drawn_of(groups)
+    if drawn is None and block is not None:
+        return np.ones((len(groups), len(groups[0].completions)), bool)
+    return drawn
+
+
+def _of_one_shape(credit: learner.Credit, drawn: Bool[np.ndarray, "P G"] | None, config: RunConfig) -> learner.Credit:
+    """Credit as an update takes it: [P, G] of a whole batch of groups, or [B] of its rollouts."""
+    return credit.padded(config.problems_per_batch) if drawn is None else credit.flat(drawn, config.rollouts_per_step)
 
 
 def shared_of(batches: Sequence[ReadyBatch]) -> dict[str, Any]:
@@ -136,7 +160,7 @@ def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"],
 
 
 def reward_penalties(
-    parts: Parts, batches: Sequence[Batch], old: Sequence[jax.Array], shape: tuple[int, ...]
+    parts: Parts, batches: Sequence[Batch], old: Sequence[jax.Array], drawn: Bool[np.ndarray, "P G"]
 ) -> tuple[Float[np.ndarray, "P G"], dict[str, float]]:
     """What KL and entropy terms that stand in the reward take from it, and what the log says of them.
 
@@ -144,9 +168,10 @@ def reward_penalties(
     tokens of a rollout (PPO in InstructGPT, 2203.02155; RLOO, 2402.14740). Both are constants to the gradient: what
     makes them act is that they are part of what a rollout is worth.
 
-    `batches` hold each rollout at most once, `old` are their log-probabilities, and `shape` is [P, G] of the step.
+    `batches` hold each rollout at most once, `old` are their log-probabilities, and `drawn` says which rollouts the
+    step has.
     """
-    loss, rollouts = parts.config.loss, int(np.prod(shape))
+    loss, rollouts = parts.config.loss, int(drawn.sum())
     penalties, metrics = np.zeros(rollouts), {}
     if loss.kl_in == "reward" and parts.reference_params is not None:
         kl = np.zeros(rollouts)
@@ -159,7 +184,9 @@ def reward_penalties(
     if loss.entropy_in == "reward" and loss.entropy_coef:
         for tokens, scores in zip(batches, old, strict=True):
             penalties += loss.entropy_coef * rollout_sums(tokens, sharding.to_host(scores), rollouts)
-    return penalties.reshape(shape), metrics
+    placed = np.zeros(drawn.shape)
+    placed[drawn] = penalties
+    return placed, metrics
 
 
 def make_updates(

@@ -99,7 +99,7 @@ def rollout_sums(batch: Batch, values: Float[Array | np.ndarray, "..."], rollout
     Args:
       batch: of any layout.
       values: of its tokens, shaped as they are.
-      rollouts: how many `credit` saw, P x G.
+      rollouts: how many `credit` saw.
     """
     places, owners = trained_tokens(batch)
     found = np.ravel(np.asarray(values, np.float64))[places]

@@ -3,6 +3,10 @@
 Computed on the host, in float64 and from sums that do not depend on the order of rollouts or groups, then rounded to
 float32: NumPy, outside of `jax.jit`. Denominators are global: they are taken here, from the whole step, before it is
 split into micro-batches or shards, so splitting never changes a gradient.
+
+Groups of unequal size stand in arrays [P, G] that are as wide as the largest of them, beside a mask `drawn` [P, G] of
+the rollouts that there are: the first of each row, two or more. Elsewhere stands 0. Without a mask all groups are of
+size G.
 """
 
 from __future__ import annotations
@@ -87,6 +91,19 @@ class Credit:
         """Groups that take part; the others need not be laid out (see `layout`)."""
         return np.asarray(np.any(np.asarray(self.takes_part), axis=1))
 
+    def flat(self, drawn: Bool[np.ndarray, "P G"], rollouts: int) -> Credit:
+        """The same as [N] rollouts, group by group, and others that take no part, up to so many in all.
+
+        However so many rollouts are dealt to groups, the step then has one shape.
+
+        Raises:
+          ValueError: more rollouts were drawn.
+        """
+        missing = rollouts - int(drawn.sum())
+        if missing < 0:
+            raise ValueError(f"{int(drawn.sum())} rollouts were drawn for a step of {rollouts}")
+        return jax.tree.map(lambda x: np.pad(np.asarray(x)[drawn], (0, missing)), self)
+
     def padded(self, problems: int) -> Credit:
         """The same with groups that take no part, up to so many in all: updates on fewer groups share its program."""
         missing = problems - np.shape(self.advantages)[0]
@@ -106,8 +123,14 @@ def credit(
     penalties: Float[np.ndarray, "P G"] | None = None,
     masked: Bool[np.ndarray, "P G"] | None = None,
     part: Bool[np.ndarray, "P"] | None = None,
+    drawn: Bool[np.ndarray, "P G"] | None = None,
 ) -> Credit:
     """Advantages of one step's rollouts, over the whole of them, and their weights in one update; NumPy, as all here.
+
+    With advantage_scale=none, baseline=leave_one_out, aggregation=constant and zero_variance_groups=keep, the expected
+    gradient is that of the mean over problems of expected reward, divided by `max_tokens`, however many rollouts each
+    problem got, if that was decided before its rewards were known. Where groups are dropped, or advantages scaled, what
+    a problem weighs depends on the size of its group and on its rate.
 
     Args:
       rewards: [P, G], one group a row, G >= 2; finite.
@@ -119,18 +142,21 @@ def credit(
       masked: [P, G] rollouts that leave the loss and its denominators; their rewards count in the statistics of their
         group all the same. None for none.
       part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
+      drawn: [P, G] which rollouts there are, where groups are of unequal size (`drawn_of`); None for all.
 
     Raises:
-      ValueError: a reward or a penalty is not finite; says of which rollout.
+      ValueError: a reward or a penalty is not finite; says of which rollout. Or a group has fewer than two rollouts.
       TypeError: called under `jax.jit`.
     """
     rewards = _finite(rewards, "reward", "credit")
     keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(
-        ~zero_variance(rewards)
+        ~zero_variance(rewards, drawn)
     )
     values = named(REWARD_VALUES, recipe.reward_values, "reward_values")(np.asarray(rewards, np.float64))
     values = values if penalties is None else values - _finite(penalties, "penalty", "credit")
-    advantages = group_advantages(values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline)
+    advantages = group_advantages(
+        values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline, drawn=drawn
+    )
     policy, regularizer = (
         aggregation_weights(
             lengths,
@@ -138,6 +164,7 @@ def credit(
             aggregation=recipe.aggregation,
             max_tokens=max_tokens,
             masked=masked,
+            drawn=drawn,
         )
         for keep in (keep_policy, keep_regularizer)
     )
@@ -152,8 +179,33 @@ def rewards_of(group: RolloutGroup) -> Float[np.ndarray, "G"]:
 
 
 def group_rewards(groups: Sequence[RolloutGroup]) -> Float[np.ndarray, "P G"]:
-    """The rewards of graded groups of equal size."""
-    return np.stack([rewards_of(group) for group in groups])
+    """The rewards of graded groups; 0 beyond the rollouts of a smaller one."""
+    return rows_of([rewards_of(group) for group in groups])
+
+
+def mean_reward(groups: Sequence[RolloutGroup]) -> float:
+    """The mean over problems of the mean reward of their rollouts: one that got more of them counts no more."""
+    if drawn_of(groups) is None:
+        return float(group_rewards(groups).mean())
+    return float(np.mean([rewards_of(group).mean() for group in groups]))
+
+
+def drawn_of(groups: Sequence[RolloutGroup]) -> Bool[np.ndarray, "P G"] | None:
+    """Which rollouts there are, of groups of unequal size; None where all are of one."""
+    sizes = np.array([len(group.completions) for group in groups])
+    return np.arange(sizes.max()) < sizes[:, None] if len(set(sizes.tolist())) > 1 else None
+
+
+def first_numbers(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P"]:
+    """The number of each group's first rollout: those of a step are counted group by group, and within groups."""
+    sizes = np.array([len(group.completions) for group in groups], int)
+    return np.cumsum(sizes) - sizes
+
+
+def rows_of(values: Sequence[Any]) -> Any:
+    """One row for each group, zero (False) beyond the values of a smaller one."""
+    width, arrays = max(map(len, values)), map(np.asarray, values)
+    return np.stack([x if len(x) == width else np.pad(x, (0, width - len(x))) for x in arrays])
 
 
 KEPT: Mapping[ZeroVariance, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
@@ -176,10 +228,12 @@ REWARD_VALUES: Mapping[RewardValues, Callable[[np.ndarray], np.ndarray]] = {
 
 def zero_variance(
     rewards: Float[Array | np.ndarray, "P G"] | Int[Array | np.ndarray, "P G"],
+    drawn: Bool[np.ndarray, "P G"] | None = None,
 ) -> Bool[np.ndarray, "P"]:
     """Groups whose rewards are all equal: their advantages are zero whatever the scale."""
     rewards = np.asarray(rewards)
-    return np.all(rewards == rewards[:, :1], axis=1)
+    alike = rewards == rewards[:, :1]
+    return np.all(alike if drawn is None else alike | ~drawn, axis=1)
 
 
 def group_advantages(
@@ -188,6 +242,7 @@ def group_advantages(
     *,
     scale: AdvantageScale,
     baseline: Baseline,
+    drawn: Bool[np.ndarray, "P G"] | None = None,
 ) -> Float[np.ndarray, "P G"]:
     """A_i = (r_i - baseline_i) / scale, in NumPy.
 
@@ -202,22 +257,27 @@ def group_advantages(
       baseline:
         `group_mean`: the mean of the group (GRPO);
         `leave_one_out`: that of its other rollouts (RLOO, 2402.14740), which does not depend on r_i, so that the
-        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all).
+        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all), n being the group's size.
+      drawn: [P, G] as in `credit`.
 
     Returns:
-      [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch.
+      [P, G] float32 advantages; bit for bit the same for a rollout wherever it stands in its group or in the batch, and
+      (but for `batch_std`) whatever size other groups have. 0 where nothing was drawn.
 
     Raises:
-      ValueError: a reward is not finite; says of which rollout.
+      ValueError: a reward is not finite; says of which rollout. Or a group has fewer than two rollouts.
       TypeError: called under `jax.jit`.
     """
     rewards = _finite(rewards, "reward", "group_advantages")
     values = np.asarray(rewards, np.float64)
-    centred = values - _ordered_sum(values, axis=1) / values.shape[1]
+    sizes = _sizes(values, drawn)
+    centred = values - _group_sums(values, drawn) / sizes
     # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
-    centred[zero_variance(rewards)] = 0.0
-    scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep))
-    return (scaled * named(BASELINES, baseline, "baseline")(values.shape[1])).astype(np.float32)
+    centred[zero_variance(rewards, drawn)] = 0.0
+    there = np.broadcast_to(True, values.shape) if drawn is None else drawn
+    centred[~there] = 0.0
+    scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep), there)
+    return (scaled * named(BASELINES, baseline, "baseline")(sizes)).astype(np.float32)
 
 
 def _finite(values: Any, what: str, where: str) -> np.ndarray:
@@ -242,24 +302,49 @@ def _ordered_sum(x: Float[np.ndarray, "..."], *, axis: int) -> Float[np.ndarray,
     return np.sum(np.sort(x, axis=axis), axis=axis, keepdims=True)
 
 
-def _group_std(centred: Float[np.ndarray, "P G"], _keep: Bool[np.ndarray, "P"]) -> Float[np.ndarray, "P 1"]:
-    return np.sqrt(_ordered_sum(centred**2, axis=1) / max(centred.shape[1] - 1, 1)) + EPSILON
+def _group_sums(x: Float[np.ndarray, "P G"], drawn: Bool[np.ndarray, "P G"] | None) -> Float[np.ndarray, "P 1"]:
+    """The ordered sum of each group, groups of one size together: zeros between would change how sums are rounded."""
+    if drawn is None:
+        return _ordered_sum(x, axis=1)
+    sizes, sums = drawn.sum(axis=1), np.zeros((len(x), 1))
+    for size in np.unique(sizes):
+        sums[sizes == size] = _ordered_sum(x[sizes == size][:, :size], axis=1)
+    return sums
 
 
-def _batch_std(centred: Float[np.ndarray, "P G"], keep: Bool[np.ndarray, "P"]) -> Float[np.ndarray, "1"]:
+def _sizes(values: np.ndarray, drawn: Bool[np.ndarray, "P G"] | None) -> Any:
+    """The size of the groups: one number, or [P, 1]."""
+    if drawn is None:
+        return values.shape[1]
+    sizes = drawn.sum(axis=1, keepdims=True)
+    if np.any(sizes < 2):
+        raise ValueError(f"group {int(np.argmin(sizes))} has {sizes.min()} rollouts, and needs two for a baseline")
+    return sizes
+
+
+def _group_std(
+    centred: Float[np.ndarray, "P G"], _keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
+) -> Float[np.ndarray, "P 1"]:
+    others = np.maximum(drawn.sum(axis=1, keepdims=True) - 1, 1)
+    return np.sqrt(_group_sums(centred**2, drawn) / others) + EPSILON
+
+
+def _batch_std(
+    centred: Float[np.ndarray, "P G"], keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
+) -> Float[np.ndarray, "1"]:
     # Centred rewards have mean zero within every group, hence over any set of whole groups.
-    squares = np.ravel(centred[keep] ** 2)
+    squares = centred[keep][drawn[keep]] ** 2
     return np.sqrt(_ordered_sum(squares, axis=0) / max(squares.size, 1)) + EPSILON
 
 
-SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "group_std": _group_std,
     "batch_std": _batch_std,
-    "none": lambda _centred, _keep: np.ones(1),
+    "none": lambda _centred, _keep, _drawn: np.ones(1),
 }
-"""The divisor of centred rewards [P, G], given which groups [P] are kept."""
+"""The divisor of centred rewards [P, G], given which groups [P] are kept and which rollouts [P, G] there are."""
 
-BASELINES: Mapping[Baseline, Callable[[int], float]] = {
+BASELINES: Mapping[Baseline, Callable[[Any], Any]] = {
     "group_mean": lambda _size: 1.0,
     "leave_one_out": lambda size: size / (size - 1),
 }
@@ -276,6 +361,7 @@ def aggregation_weights(
     aggregation: Aggregation,
     max_tokens: int,
     masked: Bool[np.ndarray, "P G"] | None = None,
+    drawn: Bool[np.ndarray, "P G"] | None = None,
 ) -> Float[np.ndarray, "P G"]:
     """The weight of each token of a rollout, so that loss = sum(weight x per-token term) over the whole batch.
 
@@ -289,6 +375,9 @@ def aggregation_weights(
         `constant`: sum / (rollouts x max_tokens) (Dr. GRPO).
       max_tokens: longest possible completion; `constant` divides by it.
       masked: [P, G] rollouts that do not take part, as if they had not been drawn; None for none.
+      drawn: [P, G] as in `credit`. Where it is given, means over rollouts are means over problems of the means over
+        their rollouts that take part, so that `sequence_mean`, `constant` and `prompt_mean` weigh problems alike
+        whatever they drew. `token_mean` weighs them by the tokens that they drew.
 
     Returns:
       [P, G] float32 weights.
@@ -296,27 +385,34 @@ def aggregation_weights(
     kept = np.broadcast_to(np.asarray(keep)[:, None], np.shape(lengths))
     if masked is not None:
         kept = kept & ~masked
+    if drawn is not None:
+        kept = kept & drawn
     lengths = np.where(kept, np.asarray(lengths), 0)
-    denominators = named(DENOMINATORS, aggregation, "aggregation")(lengths, kept, max_tokens)
+    denominators = named(DENOMINATORS, aggregation, "aggregation")(
+        lengths, _rollouts(kept, by_problem=drawn is not None), _problems(kept), max_tokens
+    )
     return np.where(kept, 1.0 / np.broadcast_to(denominators, lengths.shape), 0.0).astype(np.float32)
 
 
-def _rollouts(kept: Bool[np.ndarray, "P G"]) -> int:
-    return max(int(kept.sum()), 1)
+def _rollouts(kept: Bool[np.ndarray, "P G"], *, by_problem: bool) -> Int[np.ndarray, "#P 1"]:
+    """What one of the kept rollouts is divided by for a mean over them, or over problems of the means over theirs."""
+    if not by_problem:
+        return np.array([[max(int(kept.sum()), 1)]])
+    return _problems(kept) * np.maximum(kept.sum(axis=1, keepdims=True), 1)
 
 
 def _problems(kept: Bool[np.ndarray, "P G"]) -> int:
     return max(int(kept.any(axis=1).sum()), 1)
 
 
-DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, np.ndarray, int], np.ndarray | int]] = {
-    "sequence_mean": lambda lengths, kept, _: _rollouts(kept) * np.maximum(lengths, 1),
-    "token_mean": lambda lengths, _kept, _: np.maximum(lengths.sum(), 1),
-    "prompt_mean": lambda lengths, kept, _: _problems(kept) * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
-    "constant": lambda _lengths, kept, max_tokens: _rollouts(kept) * max_tokens,
+DENOMINATORS: Mapping[Aggregation, Callable[[np.ndarray, np.ndarray, int, int], np.ndarray | int]] = {
+    "sequence_mean": lambda lengths, rollouts, _problems, _: rollouts * np.maximum(lengths, 1),
+    "token_mean": lambda lengths, _rollouts, _problems, _: np.maximum(lengths.sum(), 1),
+    "prompt_mean": lambda lengths, _rollouts, problems, _: problems * np.maximum(lengths.sum(axis=1, keepdims=True), 1),
+    "constant": lambda _lengths, rollouts, _problems, max_tokens: rollouts * max_tokens,
 }
-"""What divides the terms of a rollout's tokens, given the lengths [P, G] of kept rollouts, which are kept [P, G], and
-`max_tokens`."""
+"""What divides the terms of a rollout's tokens, given the lengths [P, G] of kept rollouts, the number of these ([1, 1],
+or what stands for it where problems are weighed alike, [P, 1]) and of their problems, and `max_tokens`."""
 
 
 def overlong_penalty(
@@ -344,9 +440,9 @@ def overlong_penalty(
 
 def completion_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
     """How many tokens each completion has, context that was put into it included: it takes room too."""
-    return np.array([[len(completion.tokens) for completion in group.completions] for group in groups])
+    return rows_of([[len(completion.tokens) for completion in group.completions] for group in groups])
 
 
 def truncated(groups: Sequence[RolloutGroup]) -> Bool[np.ndarray, "P G"]:
     """Which completions were cut off at the longest length."""
-    return np.array([[completion.finish_reason == "length" for completion in group.completions] for group in groups])
+    return rows_of([[completion.finish_reason == "length" for completion in group.completions] for group in groups])

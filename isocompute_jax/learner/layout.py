@@ -1,7 +1,8 @@
 """Layout: from rollout groups of any length to the fixed-shape arrays of one update.
 
 A row is one prompt with R of its rollouts, so that the prompt is read once for all of them. A group larger than a
-micro-batch is cut into several rows. Rows are filled up to whole micro-batches, and only the micro-batches that hold a
+micro-batch is cut into several rows, and so is each group of a step whose groups are of unequal size: its last row may
+be filled up with padding. Rows are filled up to whole micro-batches, and only the micro-batches that hold a
 row are computed. What a rollout is worth is not said here (see `credit`): each laid-out rollout knows its number.
 """
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.credit import Credit, first_numbers, rows_of
 from isocompute_jax.learner.routing import experts_of
 from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.rollout import Completion, RolloutGroup
@@ -35,8 +36,7 @@ class TokenBatch:
     tokens: Int[Array | np.ndarray, "*M N R T"]  # completion tokens, right-padded
     mask: Bool[Array | np.ndarray, "*M N R T"]  # True on trained tokens
     sampler_logprobs: Float[Array | np.ndarray, "*M N R T"]  # float32; zero on padding
-    # which of the P x G rollouts that `credit` saw this is, counted group by group; any on padding rows, whose mask is
-    # False
+    # which of the rollouts that `credit` saw this is, counted group by group; any on padding, whose mask is False
     rollout: Int[Array | np.ndarray, "*M N R"]
     # [] int32, how many of the M hold rows; the others are not computed
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
@@ -118,7 +118,7 @@ class BatchShape:
         """Lays the tokens of one step out, as host arrays: they travel with the call of the step, or by `place_batch`.
 
         Args:
-          groups: P groups of G completions each; none for a batch of padding alone.
+          groups: P groups; none for a batch of padding alone.
           kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
           own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout
             lies where (`mask`, `rollout`). None for all.
@@ -127,20 +127,26 @@ class BatchShape:
           ValueError: the groups need more rows than the shape has.
           InputError: the shape has routing, and a completion does not say its experts.
         """
-        size = len(groups[0].completions) if groups else 0
-        parts = size // self.rollouts
         chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
-        used, total = len(chosen) * parts, self.microbatches * self.rows
+        numbers = first_numbers(groups)
+        rows = [
+            (groups[index], int(numbers[index]), first)
+            for index in chosen
+            for first in range(0, len(groups[index].completions), self.rollouts)
+        ]
+        used, total = len(rows), self.microbatches * self.rows
         if used > total:
-            raise ValueError(f"{len(chosen)} groups of {size} take {used} rows, and {self} has {total}")
+            sizes = sorted({len(groups[index].completions) for index in chosen})
+            raise ValueError(
+                f"{len(chosen)} groups of {' or '.join(map(str, sizes))} take {used} rows, and {self} has {total}"
+            )
         batch = _empty(self)
-        for place, index in enumerate(chosen):
-            first = place * parts
-            for row, completions in enumerate(_rows_of(groups[index], self.rollouts), start=first):
-                _place(batch, row, completions)
-                if own is None or own[row % self.rows]:
-                    _fill(batch, row, groups[index].prompt_tokens, completions)
-            batch["rollout"][first : first + parts] = index * size + np.arange(size).reshape(parts, self.rollouts)
+        for row, (group, number, first) in enumerate(rows):
+            completions = group.completions[first : first + self.rollouts]
+            _place(batch, row, completions)
+            if own is None or own[row % self.rows]:
+                _fill(batch, row, group.prompt_tokens, completions)
+            batch["rollout"][row, : len(completions)] = number + first + np.arange(len(completions))
         folded: dict[str, Any] = {
             name: x.reshape(self.microbatches, self.rows, *x.shape[1:]) for name, x in batch.items()
         }
@@ -156,21 +162,44 @@ def batch_shape(
     microbatch_tokens: int,
     batch_shards: int = 1,
     routing: tuple[int, int] | None = None,
+    block: int | None = None,
 ) -> BatchShape:
     """Cuts a batch of problems x group_size rollouts into micro-batches of about `microbatch_tokens` tokens.
 
     Whole groups where they fit; a larger group is cut into its largest equal parts that do. Rows are a multiple of
     `batch_shards`, the number of parts the batch axis is sharded into.
+
+    With a `block`, groups may be of unequal size, each a multiple of it: up to `problems_per_batch` of them, of so many
+    rollouts in all. Rows then have the length with which the worst deal takes the fewest tokens, prompts included.
     """
     budget = max(1, microbatch_tokens // (max_tokens * batch_shards))
-    rollouts = max(part for part in range(1, min(group_size, budget) + 1) if group_size % part == 0)
-    total_rows = problems_per_batch * (group_size // rollouts)
+    if block is None:
+        rollouts = max(part for part in range(1, min(group_size, budget) + 1) if group_size % part == 0)
+        total_rows = problems_per_batch * (group_size // rollouts)
+    else:
+        rollouts, total_rows = min(
+            _rows_of_any_deal(problems_per_batch, problems_per_batch * group_size // block, block, budget),
+            key=lambda shape: (shape[1] * (max_prompt_tokens + shape[0] * max_tokens), shape[1]),
+        )
     # No more rows than the batch has: a micro-batch of padding would be computed for nothing.
     most = min(max(1, budget // rollouts), -(-total_rows // batch_shards)) * batch_shards
     microbatches = -(-total_rows // most)
     # As even as they can be, for the last one is computed whole.
     rows = -(-total_rows // (microbatches * batch_shards)) * batch_shards
     return BatchShape(microbatches, rows, rollouts, max_tokens, max_prompt_tokens, routing)
+
+
+def _rows_of_any_deal(problems: int, blocks: int, block: int, budget: int) -> Iterator[tuple[int, int]]:
+    """Lengths R of rows, up to `budget` rollouts, and the most rows that any deal of blocks to the problems takes.
+
+    R is a part of a block, or m blocks. Each problem has at least one block, which opens a row; a further row takes m
+    blocks more.
+    """
+    if budget < block:
+        part = max(part for part in range(1, budget + 1) if block % part == 0)
+        yield part, blocks * (block // part)
+    for m in range(1, min(budget // block, blocks) + 1):
+        yield m * block, min(problems, blocks) + max(blocks - problems, 0) // m
 
 
 def single_batch(
@@ -196,8 +225,8 @@ def single_batch(
 
 
 def trained_lengths(groups: Sequence[RolloutGroup]) -> Int[np.ndarray, "P G"]:
-    """How many tokens of each rollout are trained on."""
-    return np.array([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
+    """How many tokens of each rollout are trained on; 0 beyond the rollouts of a smaller group."""
+    return rows_of([[int(completion.mask.sum()) for completion in group.completions] for group in groups])
 
 
 def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
@@ -217,11 +246,6 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
         batch["prompt_experts"] = np.full((rows, shape.prompt, *shape.routing), UNKNOWN, np.int16)
         batch["experts"] = np.full((*batch["tokens"].shape, *shape.routing), UNKNOWN, np.int16)
     return batch
-
-
-def _rows_of(group: RolloutGroup, rollouts: int) -> Iterator[Sequence[Completion]]:
-    """The completions of a group, row by row."""
-    return (group.completions[start : start + rollouts] for start in range(0, len(group.completions), rollouts))
 
 
 def _place(batch: dict[str, np.ndarray], row: int, completions: Sequence[Completion]) -> None:

@@ -53,7 +53,7 @@ class PackedBatch:
     # True on trained tokens: of the token itself, whose log-probability comes from the hidden state before it
     mask: Bool[Array | np.ndarray, "*M N T"]
     sampler_logprobs: Float[Array | np.ndarray, "*M N T"]  # float32; zero on prompts and padding
-    # which of the P x G rollouts that `credit` saw the token belongs to, counted group by group; 0 on padding, whose
+    # which of the rollouts that `credit` saw the token belongs to, counted group by group; 0 on padding, whose
     # mask is False
     rollout: Int[Array | np.ndarray, "*M N T"]
     # [] int32, how many of the M hold sequences; the others are not computed
@@ -140,7 +140,7 @@ class PackShape:
         """Packs the rollouts of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
 
         Args:
-          groups: P groups of G completions each; none for a batch of padding alone.
+          groups: P groups, of any sizes; none for a batch of padding alone.
           kept: [P] groups to pack (`Credit.kept`: what has no weight need not be computed); None for all.
           own: [N] rows of a micro-batch that this process puts on its devices; of others it notes only which rollout
             lies where (`first`, `mask`, `rollout`). None for all.

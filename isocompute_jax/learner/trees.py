@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.credit import Credit
+from isocompute_jax.learner.credit import Credit, first_numbers
 from isocompute_jax.learner.packing import MOST_SIZES
 from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import RolloutGroup
@@ -140,7 +140,7 @@ class TreeShape:
         """The trees of one step, as host arrays: they travel with the call of the step, or by `place_batch`.
 
         Args:
-          groups: P groups of G completions each; none for a batch of padding alone.
+          groups: P groups, of any sizes; none for a batch of padding alone.
           kept: [P] groups to lay out (`Credit.kept`: what has no weight need not be computed); None for all.
           own: not looked at: rows are short, and every process writes all of them.
 
@@ -227,12 +227,12 @@ class _Rollouts(NamedTuple):
 
 def _sorted(groups: Sequence[RolloutGroup], most: int, kept: Bool[np.ndarray, "P"] | None) -> _Rollouts:
     """The rollouts of the kept groups, brought into order."""
-    size = len(groups[0].completions) if groups else 0
-    chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
+    chosen = np.arange(len(groups)) if kept is None else np.flatnonzero(kept)
     completions = [completion for index in chosen for completion in groups[index].completions]
     prompts = [groups[index].prompt_tokens for index in chosen]
-    number = (np.array(chosen, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
-    prompt = np.repeat(np.arange(len(prompts)), size)
+    sizes = np.array([len(groups[index].completions) for index in chosen], int)
+    prompt = np.repeat(np.arange(len(prompts)), sizes)
+    number = np.arange(len(completions)) + np.repeat(first_numbers(groups)[chosen] - (np.cumsum(sizes) - sizes), sizes)
     length = np.array([len(completion.tokens) for completion in completions], np.int64)
     filled = np.arange(most) < length[:, None]
     fields = {}

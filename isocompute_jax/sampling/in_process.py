@@ -3,6 +3,9 @@
 A unit is a fixed number of rollouts of fixed length, prefilled and decoded by one compiled program; a prompt is read
 once, and its keys are shared by its rollouts.
 
+Groups of unequal size that are asked for in one step are cut into pieces of one size, the largest that divides them
+all; a piece is sampled as a group is. Deals of B rollouts so have a shape for each size of a piece.
+
 A unit retried whole is bit-identical. Another cut of the same requests draws the same random numbers, so it gives the
 same tokens up to float rounding of differently shaped batches (log-probabilities within 1e-5).
 """
@@ -13,6 +16,8 @@ import bisect
 import collections
 import dataclasses
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -93,7 +98,8 @@ class InProcessSampler:
             alike = []
             while queue and _kind(queue[0]) == kind:
                 alike.append(queue.popleft())
-            yield from self._run(alike)
+            for together in _by_size_or_step(alike):
+                yield from self._run(together)
 
     def update_weights(self, params: Params, *, version: int) -> None:
         """Takes `params`, cast to the dtype it computes in, for all that is sampled from now on."""
@@ -112,17 +118,8 @@ class InProcessSampler:
 
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
         """Samples requests of one kind."""
-        group_size, params = requests[0].group_size, requests[0].params
-        shards = sharding.shards(self._mesh, "batch")
-        if requests[0].turn and group_size == 1:
-            shape = later_unit_shape(len(requests), self._max_rollouts, batch_shards=shards)
-        else:
-            groups = len(requests)
-            if groups < self._round_below:
-                groups = min(1 << (groups - 1).bit_length(), self._round_below)
-            shape = unit_shape(groups, group_size, self._max_rollouts, batch_shards=shards)
-        parts = -(-group_size // shape.rollouts)
-        rows = [(request, part * shape.rollouts) for request in requests for part in range(parts)]
+        params, shape = requests[0].params, self._shape(requests)
+        rows = [(request, first) for request in requests for first in range(0, request.group_size, shape.rollouts)]
         unfinished: dict[int, list[Completion]] = {}
         for start in range(0, len(rows), shape.problems):
             chunk = rows[start : start + shape.problems]
@@ -132,11 +129,21 @@ class InProcessSampler:
             samples = self.draw(*asked)
             for row, (request, first) in enumerate(chunk):
                 completions = unfinished.setdefault(id(request), [])
-                wanted = min(shape.rollouts, group_size - first)
+                wanted = min(shape.rollouts, request.group_size - first)
                 completions.extend(unpack(samples, row, wanted, self._version, len(request.prompt_tokens)))
-                if len(completions) == group_size:
+                if len(completions) == request.group_size:
                     del unfinished[id(request)]
                     yield request.grouped(completions)
+
+    def _shape(self, requests: Sequence[SampleRequest]) -> UnitShape:
+        """The shape that requests of one kind are sampled in."""
+        piece, shards = math.gcd(*(request.group_size for request in requests)), sharding.shards(self._mesh, "batch")
+        groups = sum(request.group_size for request in requests) // piece
+        if requests[0].turn and piece == 1:
+            return later_unit_shape(groups, self._max_rollouts, batch_shards=shards)
+        if groups < self._round_below:
+            groups = min(1 << (groups - 1).bit_length(), self._round_below)
+        return unit_shape(groups, piece, self._max_rollouts, batch_shards=shards)
 
     def draw(
         self, unit: Unit, temperature: float, top_p: float, max_tokens: int, stop_tokens: tuple[int, ...]
@@ -187,7 +194,20 @@ class InProcessSampler:
 
 def _kind(request: SampleRequest) -> tuple[Any, ...]:
     """What the requests of a unit have in common."""
-    return request.params, request.group_size, request.stop_tokens, request.turn > 0
+    return request.params, request.stop_tokens, request.turn > 0
+
+
+def _by_size_or_step(requests: Sequence[SampleRequest]) -> Iterator[list[SampleRequest]]:
+    """Requests of one kind, those of a size in a row together; where a step mixes sizes, those of a step."""
+    sizes: dict[int, set[int]] = collections.defaultdict(set)
+    for request in requests:
+        sizes[request.step].add(request.group_size)
+
+    def alike(request: SampleRequest) -> tuple[bool, int]:
+        mixed = len(sizes[request.step]) > 1
+        return mixed, request.step if mixed else request.group_size
+
+    return (list(together) for _, together in itertools.groupby(requests, alike))
 
 
 def unpack(samples: Any, row: int, rollouts: int, version: int, prompt: int) -> Iterator[Completion]:

@@ -143,6 +143,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
         config=config,
         inputs=types.SimpleNamespace(mesh=None),
         lay_out=lay_out_for(layout, config.problems_per_update),
+        block=None,
         score=SCORER,
         programs=types.SimpleNamespace(train_step=train_step(loss)),
         reference_params=REFERENCE,
