@@ -23,8 +23,18 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "solves": np.int32,
     "last_rate": np.float32,
     "last_step": np.int32,
+    "recent_attempts": np.float32,
+    "recent_solves": np.float32,
 }
 """The arrays of a history, in the order in which they are written."""
+
+_EARLIER = 4
+"""How many of them earlier releases wrote, without saying how many."""
+
+FADING = 0.5
+"""What each group leaves of the weight of its problem's earlier ones in `recent_attempts`: rates move as the model
+learns, so that two groups' worth of rollouts speak of a problem, the last one for half of it. A count of visits needs
+no time scale of the run's own: between two of them lies an epoch, however many steps that is."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,13 +49,14 @@ class History:
     solves: np.ndarray  # [D] int32 those of them whose reward was 1 or more
     last_rate: np.ndarray  # [D] float32 share of solves in the last group; 0 before the first
     last_step: np.ndarray  # [D] int32 step of the last group; -1 before the first
+    recent_attempts: np.ndarray  # [D] float32 rollouts, those of earlier groups at `FADING` for each later one
+    recent_solves: np.ndarray  # [D] float32 solves, likewise
 
     @classmethod
     def empty(cls, size: int) -> History:
         """Of `size` problems, none of them tried."""
-        return cls(
-            np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.float32), np.full(size, -1, np.int32)
-        )
+        arrays = {name: np.zeros(size, kind) for name, kind in COLUMNS.items()}
+        return cls(**arrays | {"last_step": np.full(size, -1, np.int32)})
 
     @property
     def rates(self) -> np.ndarray:
@@ -67,6 +78,8 @@ class History:
         new.solves[where] += solved
         new.last_rate[where] = solved / sizes
         new.last_step[where] = [group.step for group in groups]
+        new.recent_attempts[where] = FADING * new.recent_attempts[where] + sizes
+        new.recent_solves[where] = FADING * new.recent_solves[where] + solved
         return new
 
     def retired(self, *, rate: float, attempts: int) -> np.ndarray:
@@ -80,25 +93,32 @@ class History:
         """The arrays as one line of text, for a checkpoint's JSON: 0.4 MB and 14 ms for 50,000 problems."""
         arrays = (getattr(self, name).astype(_little(kind)) for name, kind in COLUMNS.items())
         raw = b"".join(array.tobytes() for array in arrays)
-        return base64.b64encode(zlib.compress(raw, 1)).decode()
+        return f"{len(COLUMNS)}:{base64.b64encode(zlib.compress(raw, 1)).decode()}"
 
     @classmethod
     def from_text(cls, text: str | None, size: int) -> History:
         """What `to_text` wrote, of `size` problems; of None, an empty one: an earlier release kept none.
+
+        Of a release that did not let earlier groups fade, all rollouts count as recent: they fade from now on.
 
         Raises:
           InputError: it is of another number of problems.
         """
         if text is None:
             return cls.empty(size)
-        raw = zlib.decompress(base64.b64decode(text))
-        if len(raw) != 4 * len(COLUMNS) * size:
+        number, _, coded = text.rpartition(":")
+        columns = dict(list(COLUMNS.items())[: int(number or _EARLIER)])
+        raw = zlib.decompress(base64.b64decode(coded))
+        if len(raw) != 4 * len(columns) * size:
             raise InputError(
-                f"the checkpoint remembers {len(raw) // (4 * len(COLUMNS))} training problems, and the problem set has "
+                f"the checkpoint remembers {len(raw) // (4 * len(columns))} training problems, and the problem set has "
                 f"{size}: bring back the file that the run began with, or choose another --workdir"
             )
-        parts = zip(COLUMNS.items(), np.split(np.frombuffer(raw, np.uint8), len(COLUMNS)), strict=True)
-        return cls(*(part.view(_little(kind)).astype(kind) for (_, kind), part in parts))
+        parts = zip(columns.items(), np.split(np.frombuffer(raw, np.uint8), len(columns)), strict=True)
+        arrays = {name: part.view(_little(kind)).astype(kind) for (name, kind), part in parts}
+        arrays.setdefault("recent_attempts", arrays["attempts"].astype(np.float32))
+        arrays.setdefault("recent_solves", arrays["solves"].astype(np.float32))
+        return cls(**arrays)
 
     def write(self, path: str | os.PathLike[str], problems: Sequence[Problem], retired: np.ndarray) -> None:
         """Writes a row per problem as Parquet: `id`, the arrays, `rate` (null before the first attempt), `retired`."""

@@ -1,5 +1,8 @@
 """The history of problems: by hand, through a checkpoint's text, and as a table."""
 
+import base64
+import zlib
+
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -27,6 +30,8 @@ def test_three_groups_by_hand():
         "solves": [0, 0, 5],
         "last_rate": [0.0, 0.0, 0.75],
         "last_step": [4, -1, 9],
+        "recent_attempts": [4.0, 0.0, 6.0],  # half of the first four, and the last four
+        "recent_solves": [0.0, 0.0, 4.0],
     }
     np.testing.assert_array_equal(third.rates, [0, 0, 5 / 8])
 
@@ -41,7 +46,7 @@ def test_three_groups_by_hand():
     ],
 )
 def test_retired_by_hand(rate, attempts, expected):
-    rest = np.zeros(4, np.float32), np.zeros(4, np.int32)
+    rest = [np.zeros(4)] * 4
     history = History(np.array([10, 100, 16, 0], np.int32), np.array([9, 89, 15, 0], np.int32), *rest)
     assert history.retired(rate=rate, attempts=attempts).tolist() == expected
 
@@ -50,7 +55,7 @@ def test_retired_by_hand(rate, attempts, expected):
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=8), st.integers(1, 100), st.data())
 def test_retired_is_the_rate_in_whole_numbers(attempts, percent, data):
     solves = [data.draw(st.integers(0, number)) for number in attempts]
-    history = History(np.array(attempts, np.int32), np.array(solves, np.int32), np.zeros(0), np.zeros(0))
+    history = History(np.array(attempts, np.int32), np.array(solves, np.int32), *[np.zeros(0)] * 4)
     expected = [100 * right >= percent * number for right, number in zip(solves, attempts, strict=True)]
     assert history.retired(rate=percent / 100, attempts=1).tolist() == expected
 
@@ -67,13 +72,28 @@ def test_text_and_back_and_what_older_checkpoints_have():
         History.from_text(history.to_text(), 4)
 
 
+def test_what_a_release_wrote_that_did_not_let_groups_fade():
+    raw = b"".join(np.array(values, kind).tobytes() for values, kind in (
+        ([4, 0, 8], "<i4"), ([0, 0, 5], "<i4"), ([0, 0, 0.75], "<f4"), ([4, -1, 9], "<i4")
+    ))  # fmt: skip
+    text = base64.b64encode(zlib.compress(raw)).decode()
+    found = arrays(History.from_text(text, 3))
+    assert (found["attempts"], found["last_step"]) == ([4, 0, 8], [4, -1, 9])
+    assert (found["recent_attempts"], found["recent_solves"]) == ([4.0, 0.0, 8.0], [0.0, 0.0, 5.0])
+    with pytest.raises(InputError, match="remembers 3 training problems, and the problem set has 2"):
+        History.from_text(text, 2)  # as many bytes as six columns of two would have
+
+
 def test_table(tmp_path):
     problems = make_problems(3)
     places = {problem.id: place for place, problem in enumerate(problems)}
     history = History.empty(3).updated([make_group("p1", 7, [1, 0]), make_group("p2", 7, [1, 1])], places)
     history.write(tmp_path / "history.parquet", problems, history.retired(rate=0.9, attempts=1))
     assert pyarrow.parquet.read_table(tmp_path / "history.parquet").to_pylist() == [
-        {"id": "p0", "attempts": 0, "solves": 0, "last_rate": 0, "last_step": -1, "rate": None, "retired": False},
-        {"id": "p1", "attempts": 2, "solves": 1, "last_rate": 0.5, "last_step": 7, "rate": 0.5, "retired": False},
-        {"id": "p2", "attempts": 2, "solves": 2, "last_rate": 1, "last_step": 7, "rate": 1.0, "retired": True},
+        {"id": "p0", "attempts": 0, "solves": 0, "last_rate": 0, "last_step": -1}
+        | {"recent_attempts": 0, "recent_solves": 0, "rate": None, "retired": False},
+        {"id": "p1", "attempts": 2, "solves": 1, "last_rate": 0.5, "last_step": 7}
+        | {"recent_attempts": 2, "recent_solves": 1, "rate": 0.5, "retired": False},
+        {"id": "p2", "attempts": 2, "solves": 2, "last_rate": 1, "last_step": 7}
+        | {"recent_attempts": 2, "recent_solves": 2, "rate": 1.0, "retired": True},
     ]

@@ -286,7 +286,7 @@ def test_weights_are_sizes_unless_given():
 
 def history(last_rate, last_step) -> History:
     zeros = np.zeros(len(last_rate), np.int32)
-    return History(zeros, zeros, np.array(last_rate, np.float32), np.array(last_step, np.int32))
+    return History(zeros, zeros, np.array(last_rate, np.float32), np.array(last_step, np.int32), zeros, zeros)
 
 
 def test_adaptive_weights_by_hand():
