@@ -29,7 +29,7 @@ MOST_CELLS = 16
 """More of them make estimates less noisy, at the price of more and smaller computations."""
 
 
-class Programs(NamedTuple):
+class NoisePrograms(NamedTuple):
     """What the noise is measured with, compiled once for all runs of a process that agree on it."""
 
     zeros: Callable[[Params], Params]
@@ -107,7 +107,7 @@ def make_programs(
     mesh: Mesh | None,
     *,
     temperature: float,
-) -> Programs:
+) -> NoisePrograms:
     """As `build.make_programs`, whose arguments these are."""
     shardings = None
     if mesh is not None:
@@ -116,7 +116,7 @@ def make_programs(
     score = learner.make_score(
         model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
     )
-    return Programs(
+    return NoisePrograms(
         noise.make_zeros(shardings),
         noise.make_gradient(score, loss, shardings=shardings),
         noise.make_add_cell(optimizer, shardings=shardings),
