@@ -18,8 +18,16 @@ from isocompute_jax.fit.curves.diagnostics import (
     profile_asymptotes,
 )
 from isocompute_jax.fit.curves.forms import FormName
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve, average_seeds, ended_early, group_runs
+from isocompute_jax.fit.curves.seeds import (
+    ConfigurationRuns,
+    Curve,
+    average_seeds,
+    ended_early,
+    group_runs,
+    group_schedules,
+)
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap, group_size_interval, parameter_intervals, whole_or_none
+from isocompute_jax.fit.frontier.schedules import beside_the_frontier
 from isocompute_jax.fit.frontier.switches import seed_agreement, switch_results
 from isocompute_jax.fit.further_runs import further_runs
 from isocompute_jax.fit.read import SOLVE_SHARES, MemoryTable, RunCurve, read_curves
@@ -58,7 +66,13 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
     Raises:
       InputError: there is nothing that could be fitted.
     """
-    groups, more = group_runs(runs)
+    fixed = [run for run in runs if not run.schedule]
+    groups, more = group_runs(fixed)
+    scheduled, remarks = group_schedules(runs)
+    beside = beside_the_frontier(
+        scheduled, groups, options.metric, width=options.fit.width, seed=options.seed
+    )  # fmt: skip
+    groups = groups or scheduled  # without a fixed n there is nothing to compare with, and their curves are shown
     stages = Stages(options, groups).in_best_form()
     main = stages.metric(options.metric, intervals=True)
     _require_a_curve(main)
@@ -78,16 +92,17 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
     asked = tuple(advice[budget] for budget in options.budgets)
     return SweepResult(
         options=options,
-        runs=tuple(runs),
+        runs=tuple(fixed),
         warnings=(
             *warnings,
             *more,
+            *remarks,
             *ended_early(groups),
             *stages.unused(main),
             *missing,
             *disagreement(options.records, by_records),
             *_selection(options),
-            *_several_models(runs),
+            *_several_models(fixed or runs),
         ),
         base_model=_base_model(metrics),
         curves=_curves(stages, main, resampled, forms, holdouts),
@@ -111,6 +126,7 @@ def analyse_curves(runs: Sequence[RunCurve], options: AnalysisOptions, *, warnin
         next_runs=further_runs(stages, main),
         ranges=tuple(ranges(answers, main.frontier.switches)),
         metrics=metrics,
+        scheduled=beside if scheduled else None,
     )
 
 

@@ -24,6 +24,7 @@ from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
 from isocompute_jax.fit.curves.seeds import Curve
 from isocompute_jax.fit.frontier.bootstrap import Bootstrap
 from isocompute_jax.fit.frontier.envelope import data_end
+from isocompute_jax.fit.frontier.schedules import ScheduleResult
 from isocompute_jax.fit.frontier.switches import SeedAgreement, SwitchResult
 from isocompute_jax.fit.plain_data import INLINE, INTERNAL, OPTIONAL, declared, fields_of
 from isocompute_jax.fit.read import RunCurve
@@ -215,7 +216,7 @@ class SweepResult:
     """Everything that was found about a sweep."""
 
     options: AnalysisOptions = dataclasses.field(metadata=INTERNAL)  # as given
-    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)  # what was read
+    runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)  # what was read, scheduled runs apart
     warnings: tuple[str, ...] = dataclasses.field(metadata=INTERNAL)  # what was left out or looks off
     base_model: Mapping[str, float]  # metric -> mean over every run's evaluation at compute 0
     curves: tuple[CurveResult, ...]  # [K] one for each configuration
@@ -236,6 +237,8 @@ class SweepResult:
     ranges: tuple[BudgetRange, ...]  # the answers, neighbouring budgets with one answer together
     metrics: Mapping[str, MetricAnalysis] = dataclasses.field(metadata=INTERNAL)  # the metric's and targets' curves
     comparisons: tuple[ComparisonResult, ...] = ()  # the answers to the questions beside the frontier
+    # the scheduled runs, which have no part in anything above; None where there is none
+    scheduled: tuple[ScheduleResult, ...] | None = dataclasses.field(default=None, metadata=OPTIONAL)
 
     def written(self) -> dict[str, Any]:
         """See `plain_data`: the content of summary.json."""
@@ -264,7 +267,7 @@ class SweepResult:
         return f"{headline_tables(self)}\n\n{headline(self)}"
 
     def __repr__(self) -> str:
-        return f"SweepResult({self.metric}: {len(self.curves)} configurations, {len(self.runs)} runs)"
+        return f"SweepResult({self.metric}: {len(self.curves)} configurations, {len(self.every_run)} runs)"
 
     def to_table(self, name: str = "frontier") -> pa.Table:
         """A table of the results; `.to_pandas()` makes a data frame of it.
@@ -293,6 +296,21 @@ class SweepResult:
 
         with style.in_style():
             return curves.learning_curves(self)
+
+    @property
+    def every_run(self) -> tuple[RunCurve, ...]:
+        """All runs that were read, the scheduled ones last."""
+        return (*self.runs, *(run for each in self.scheduled or () for run in each.group.runs))
+
+    @property
+    def only_scheduled(self) -> bool:
+        """Whether there is no run of a fixed n: the curves are then those of the schedules."""
+        return not self.runs
+
+    @property
+    def beside(self) -> tuple[ScheduleResult, ...]:
+        """The schedules that are no curves of their own here."""
+        return () if self.only_scheduled else self.scheduled or ()
 
     @property
     def metric(self) -> str:

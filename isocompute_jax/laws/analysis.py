@@ -189,7 +189,9 @@ def analyse_law(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawO
     Raises:
       InputError: the runs lack what the law needs, or nothing could be fitted.
     """
-    return (_model_size if options.analysis == "model_size" else _chinchilla)(runs, warnings, options)
+    fixed, scheduled = _with(runs, lambda run: not run.schedule, "its n changes within it", "runs of a fixed n")
+    law = _model_size if options.analysis == "model_size" else _chinchilla
+    return law(fixed, [*warnings, *scheduled], options)
 
 
 def _model_size(runs: Sequence[RunCurve], warnings: Sequence[str], options: LawOptions) -> ModelSizeResult:

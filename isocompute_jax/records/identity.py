@@ -20,6 +20,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from isocompute_jax.records.errors import InputError
+
 IDENTITY = "identity"
 """Key of the block in config.json, and of a field's metadata: whether it identifies a run at all."""
 REPLICATE = "replicate"
@@ -45,6 +47,9 @@ NO_LONGER_IDENTIFYING = frozenset({
     "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.expert",
 })  # fmt: skip
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
+
+SCHEDULE = "schedule"
+"""Key of config.json, and column of a table, of a scheduled run: a text that says what changes within it."""
 
 OF_LENGTH = ("max_compute", "evaluation.samples", "evaluation.points", "evaluation.first_compute")
 """How far a run goes, and what is settled by that where a config leaves it open: see `curve_identity_of`."""
@@ -76,21 +81,36 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
         found = {name: value for name, value in block.items() if name not in NO_LONGER_IDENTIFYING}
     else:
         nested = content.get("config")
-        outer = {name: value for name, value in content.items() if name != "config" or not isinstance(nested, Mapping)}
+        inner = {SCHEDULE} | ({"config"} if isinstance(nested, Mapping) else set())
+        outer = {name: value for name, value in content.items() if name not in inner}
         found = dict(flatten(nested)) if isinstance(nested, Mapping) else {}
         found |= dict(flatten(outer))
         found = {name: value for name, value in found.items() if not NOT_IDENTIFYING & set(name.split("."))}
+    schedule = schedule_of(content)
+    found |= {SCHEDULE: schedule} if schedule else {}
     return found | {name: content[name] for name in FACTS if name in content}
+
+
+def schedule_of(content: Mapping[str, Any]) -> str:
+    """What changes within the run of a config.json, such as `n auto`; empty for a run whose n, B_problem and rate stay.
+
+    Raises:
+      InputError: it is no text.
+    """
+    text = content.get(SCHEDULE) or ""
+    if not isinstance(text, str):
+        raise InputError(f"field {SCHEDULE} is {text!r}, not a text")
+    return text
 
 
 def curve_identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """`identity_of` without how far the run was to go: its curve is the same as far as it goes.
 
     So a run that goes further is one more seed of its configuration. Pools by `curriculum.stages` are shares of
-    `max_compute`: there it counts.
+    `max_compute`, and a schedule may know where it ends: there it counts.
     """
     found = identity_of(content)
-    if found.get(STAGES, NO_STAGES) == NO_STAGES:
+    if found.get(STAGES, NO_STAGES) == NO_STAGES and SCHEDULE not in found:
         found = {name: value for name, value in found.items() if name not in OF_LENGTH}
     return found
 

@@ -118,11 +118,13 @@ def _left_out(config: RunConfig, max_rollouts_per_step: int | None) -> str:
 def parse_grid(text: str, config: type) -> dict[str, Sequence[Any]]:
     """`group_size=2,4;seed=0,1` -> axes for `grid`, each value of its field's type.
 
+    Within quotation marks of one kind, `;`, `,` and `+` are a part of the value: `schedule.group_size='4@0,8@2048'`.
+
     Raises:
       InputError: names the field or value at fault.
     """
     axes: dict[str, Sequence[Any]] = {}
-    for part in text.split(";"):
+    for part in _split(text, ";"):
         axis, equals, values = part.partition("=")
         axis = axis.strip()
         if not (axis and equals and values):
@@ -132,16 +134,40 @@ def parse_grid(text: str, config: type) -> dict[str, Sequence[Any]]:
         fields = axis.split("+")
         kinds = [field_type(config, field) for field in fields]
         rows = []
-        for value in values.split(","):
-            cells = value.split("+") if len(fields) > 1 else [value]
+        for value in _split(values, ","):
+            cells = _split(value, TIED) if len(fields) > 1 else [value]
             if len(cells) != len(fields):
                 raise InputError(
                     f"--grid: {axis}={value}: {len(fields)} fields need {len(fields)} values joined with +"
                 )
-            row = tuple(parse_value(*cell) for cell in zip(cells, kinds, fields, strict=True))
+            row = tuple(parse_value(*cell) for cell in zip(map(_unquoted, cells), kinds, fields, strict=True))
             rows.append(row if len(fields) > 1 else row[0])
         axes[axis] = rows
     return axes
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """The parts of a text between marks that stand outside of quotation marks.
+
+    Raises:
+      InputError: a quotation mark is not closed.
+    """
+    parts, quote = [""], ""
+    for letter in text:
+        if quote or letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        elif letter == mark:
+            parts.append("")
+            continue
+        parts[-1] += letter
+    if quote:
+        raise InputError(f"--grid: {text!r} has a quotation mark {quote} that is not closed")
+    return parts
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def field_type(config: type, dotted: str, *, flag: str = "--grid") -> Any:

@@ -8,6 +8,7 @@ group_size, problems_per_batch, compute, avg@4, ...), one for each config field 
 
     solve_counts    [problems] how many of `samples` completions solved each problem, in the order of the set
     train/NAME      mean of a column of metrics.jsonl over the steps since the evaluation before
+    schedule        of scheduled runs, what changes within them; they have `train/group_size` too
 
 Under `METADATA` the schema has a JSON object, the fields of `Facts`.
 """
@@ -31,7 +32,7 @@ import pyarrow.parquet as pq
 
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import identity_of
+from isocompute_jax.records.identity import SCHEDULE, identity_of, schedule_of
 
 METADATA = b"isocompute_jax"
 SUFFIX = ".parquet"
@@ -121,6 +122,8 @@ def curves_of(sweep: Sweep, *columns: str, eval_set: str = "validation") -> dict
       InputError: there is no such column.
     """
     table = sweep.table.filter(pc.field("eval_set") == eval_set).sort_by("compute")
+    if SCHEDULE in table.column_names:  # scheduled runs have no n
+        table = table.filter(pc.fill_null(table[SCHEDULE], "").to_numpy(zero_copy_only=False) == "")
     evaluated = Sweep(sweep.name, table, sweep.facts)
     size, seed, compute = (evaluated.column(name) for name in ("group_size", "seed", "compute"))
     values = np.stack([evaluated.column(name) for name in columns], axis=-1).astype(float)
@@ -174,11 +177,12 @@ def _check_same(run: run_files.Run, recorded: Mapping[str, Any], target: pathlib
         for name, value in sorted(ours.items())
         if name in recorded and value != recorded[name] and not _is_file(name, value)
     ]
+    changed += [SCHEDULE] if ours.get(SCHEDULE) != recorded.get(SCHEDULE) else []
     if changed:
         field = changed[0]
         raise InputError(
-            f"{run.path}: {target} has a run of this name with {field} = {recorded[field]!r} in place of "
-            f"{ours[field]!r}; give --name to begin another file"
+            f"{run.path}: {target} has a run of this name with {field} = {recorded.get(field)!r} in place of "
+            f"{ours.get(field)!r}; give --name to begin another file"
         )
 
 
@@ -212,7 +216,7 @@ def _identity(run: run_files.Run) -> dict[str, Any]:
 
 def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
     """A row for each evaluation of a run."""
-    facts = dataclasses.asdict(run.facts)
+    facts, schedule = dataclasses.asdict(run.facts), schedule_of(run.config)
     last: dict[str, int] = collections.defaultdict(int)
     for line in run.evaluations:
         since = [step for step in run.metrics if last[line["eval_set"]] < step["step"] <= line["step"]]
@@ -223,6 +227,7 @@ def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
             **{name: line.get(name) for name in EVALUATED},
             **{name: line[name] for name in line if name.partition("@")[0] in ("avg", "best", "worst")},
             **{f"train/{name}": _mean(since, name) for name in AVERAGED},
+            **({SCHEDULE: schedule, "train/group_size": _mean(since, "group_size")} if schedule else {}),
         }
 
 

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from isocompute_jax.records import run_files
+from isocompute_jax.records.identity import SCHEDULE
 from isocompute_jax.watching.growing_logs import Columns, GrowingFile
 
 QUIET_S = 60.0
@@ -116,6 +117,8 @@ class WatchedRun:
             "name": self.name,
             "state": state,
             **facts,
+            "schedule": self.config.get(SCHEDULE) or "",
+            "n": last.get("group_size"),
             "model_params": self.config.get("model_params"),
             "max_compute": settings.get("max_compute"),
             "step": last.get("step", 0),

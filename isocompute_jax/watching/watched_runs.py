@@ -12,6 +12,7 @@ from typing import Any
 
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import SCHEDULE
 from isocompute_jax.watching.watched_run import WatchedRun, locked_inodes, read_json
 
 FRESH_S = 1.0
@@ -106,10 +107,11 @@ class WatchedRuns:
         return run.rollouts_at(index)
 
     def evaluated(self) -> tuple[int, int]:
-        """How many configurations of (n, B_problem) have been evaluated, and how many evaluations there are."""
+        """How many configurations of a fixed (n, B_problem) have been evaluated, and how many evaluations there are."""
         with self._lock:
             runs = [run for run in self._fresh() if run.evaluations]
-            sizes = {(run.config.get("group_size"), run.config.get("problems_per_batch")) for run in runs}
+            fixed = [run.config for run in runs if not run.config.get(SCHEDULE)]
+            sizes = {(config.get("group_size"), config.get("problems_per_batch")) for config in fixed}
             return len(sizes), sum(len(columns) for run in runs for columns in run.evaluations.values())
 
     def _named(self, name: str) -> WatchedRun:

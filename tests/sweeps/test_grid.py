@@ -94,6 +94,19 @@ def test_the_flag_is_parsed_to_the_types_of_the_fields():
     assert first.config.evaluation.sets == {"v": "p"}
 
 
+def test_a_value_in_quotation_marks_may_have_commas():
+    axes = grid.parse_grid("train_set='4@0,8@2048','auto',\"a;b+c\"; seed=0,1;model+group_size='x+y'+2", RunConfig)
+    assert axes == {
+        "train_set": ["4@0,8@2048", "auto", "a;b+c"],
+        "seed": [0, 1],
+        "model+group_size": [("x+y", 2)],
+    }
+    names = [run.name for run in grid.grid(BASE, {"train_set": axes["train_set"], "seed": [0]})]
+    assert len(set(names)) == 3 and "train_set=auto,seed=0" in names
+    assert all(re.fullmatch(r"[A-Za-z0-9._=,+~-]{1,200}", name) for name in names)
+    assert any("4_0,8_2048" in name for name in names)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -102,7 +115,7 @@ def test_the_flag_is_parsed_to_the_types_of_the_fields():
         ("optimizer.lr=1e-6", "did you mean 'base_lr'"), ("group_size=2.5", "group_size=2.5: must be a whole number"),
         ("optimizer.base_lr=fast", "optimizer.base_lr=fast: must be a number"),
         ("optimizer=3", "optimizer is a group of fields"), ("group_size=2;group_size=4", "twice"),
-        ("group_size+seed=2", "2 fields need 2 values"),
+        ("group_size+seed=2", "2 fields need 2 values"), ("train_set='a,b", "' that is not closed"),
     ],
 )  # fmt: skip
 def test_a_bad_flag_is_an_error_that_names_the_field(text, message):

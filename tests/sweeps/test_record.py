@@ -184,3 +184,28 @@ def test_the_page_is_written_in_a_checkout(tmp_path):
     )
     assert done.returncode == 2
     assert f"build: there is no {tmp_path}/research/findings" in done.stderr and "run `make gallery`" in done.stderr
+
+
+def test_a_schedule_is_kept_and_reads_back_the_same(sweep, tmp_path):
+    path = write_run(sweep, n=2)
+    config = json.loads((path / run_files.CONFIG).read_text())
+    (path / run_files.CONFIG).write_text(json.dumps(config | {"schedule": "n auto"}))
+    lines = run_files.read_lines(path / run_files.METRICS)
+    (path / run_files.METRICS).unlink()
+    for line in lines:
+        run_files.append_line(path / run_files.METRICS, line | {"group_size": 2 * line["step"]})
+    record(sweep, tmp_path / "gallery")
+    found = read_sweep(tmp_path / "gallery/hard.parquet")
+    rows = [row for row in found.table.to_pylist() if row["schedule"]]
+    assert [(row["schedule"], row["train/group_size"]) for row in rows] == [
+        ("n auto", None),
+        ("n auto", 3),
+        ("n auto", 7),
+    ]
+    assert sorted(curves_of(found, "avg@4")) == [4, 8]
+    runs, _ = read_curves([str(tmp_path / "gallery/hard.parquet")], ReadOptions())
+    assert {run.run: run.schedule for run in runs} == {"n=4,seed=0": "", "n=8,seed=0": "", "n=2,seed=0": "n auto"}
+    assert record(sweep, tmp_path / "gallery")["n=2,seed=0"] == "known"
+    (path / run_files.CONFIG).write_text(json.dumps(config))
+    with pytest.raises(InputError, match="schedule = 'n auto' in place of None"):
+        record(sweep, tmp_path / "gallery")

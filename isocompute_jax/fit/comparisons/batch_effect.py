@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.alike import Groups, covered, parts, rewards_at, several_by
+from isocompute_jax.fit.comparisons.alike import Groups, parts, rewards_at, several_by
 from isocompute_jax.fit.comparisons.comparison import (
     ComparisonResult,
     DrawnSeries,
@@ -33,7 +33,7 @@ from isocompute_jax.fit.comparisons.comparison import (
     Value,
     standard_error,
 )
-from isocompute_jax.fit.curves.seeds import Curve, average_seeds
+from isocompute_jax.fit.curves.seeds import Curve, average_seeds, covered
 from isocompute_jax.fit.frontier.bootstrap import PERCENTILES
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.fit.report.templating import answer

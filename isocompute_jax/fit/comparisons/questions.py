@@ -15,6 +15,7 @@ from isocompute_jax.fit.comparisons.problems import (
     compare_uniformity,
     solve_trajectories,
 )
+from isocompute_jax.fit.comparisons.schedules import compare_schedules
 from isocompute_jax.fit.comparisons.sets import compare_sets, compare_training
 from isocompute_jax.fit.sweep_results import SweepResult
 
@@ -25,8 +26,11 @@ def with_comparisons(result: SweepResult) -> SweepResult:
     Raises:
       InputError: a file of a run directory, or its counts of solved problems, are damaged.
     """
+    if result.only_scheduled:
+        return dataclasses.replace(result, comparisons=tuple(compare_schedules(result)))
     counts = alike(solve_trajectories(result.runs, eval_set=result.options.read.eval_set))
     answers = (
+        *compare_schedules(result),
         *compare_held_out(result),
         *compare_training(result),
         *compare_problems(result, counts),

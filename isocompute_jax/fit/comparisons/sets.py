@@ -21,7 +21,6 @@ import numpy as np
 
 from isocompute_jax.fit.analysis import frontier_budgets
 from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.comparisons.alike import aligned
 from isocompute_jax.fit.comparisons.comparison import (
     ComparisonResult,
     DrawnSeries,
@@ -32,7 +31,7 @@ from isocompute_jax.fit.comparisons.comparison import (
     n_star_series,
     over_seeds,
 )
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, average_seeds, group_runs
+from isocompute_jax.fit.curves.seeds import ConfigurationRuns, aligned, average_seeds, group_runs
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, RunCurve, read_curves
 from isocompute_jax.fit.report.templating import answer
 from isocompute_jax.fit.report.wording import cell, shortened, unit

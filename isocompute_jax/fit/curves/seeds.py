@@ -9,7 +9,7 @@ alike, that of two seeds is not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -82,22 +82,16 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
-    """Groups runs into configurations, ordered by n: those alike in n, B_problem and identity (`records.identity`)."""
-    warnings = []
-    cells: dict[tuple, dict[int, RunCurve]] = {}
-    for run in runs:
+    """Groups runs into configurations, ordered by n: those alike in n, B_problem and identity (`records.identity`).
+
+    Scheduled runs have no n of their own and are left out: `group_schedules` has them.
+    """
+
+    def key(run: RunCurve) -> tuple:
         unknown = () if run.facts.group_size else (run.run,)  # of a run whose n is unknown only the name tells
-        swept = tuple(sorted(run.identity.items(), key=lambda kv: kv[0]))
-        key = (run.facts.group_size, run.facts.problems_per_batch, *unknown, swept)
-        seeds = cells.setdefault(key, {})
-        if run.facts.seed in seeds:
-            same = seeds[run.facts.seed]
-            warnings.append(f"{run.source}: run {run.run} left out: same configuration and seed as {same.source}")
-            continue
-        seeds[run.facts.seed] = run
-    ordered = [
-        tuple(cells[key][seed] for seed in sorted(cells[key])) for key in sorted(cells, key=lambda k: (k[:2], str(k)))
-    ]
+        return run.facts.group_size, run.facts.problems_per_batch, *unknown, _identity(run)
+
+    ordered, warnings = _by_key([run for run in runs if not run.schedule], key)
     names = _names([members[0] for members in ordered])
     groups = [
         ConfigurationRuns(
@@ -118,6 +112,37 @@ def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[
     return groups, warnings
 
 
+def group_schedules(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
+    """Groups the scheduled runs: those of one schedule that are alike else; no n, and the schedule's text as name."""
+    ordered, warnings = _by_key([run for run in runs if run.schedule], lambda run: (run.schedule, "", _identity(run)))
+    first = [members[0] for members in ordered]
+    names = _told_apart([run.schedule for run in first], first)
+    groups = [
+        ConfigurationRuns(Configuration(name, 0, 0, members[0].facts.problem_set_size), members)
+        for name, members in zip(names, ordered, strict=True)
+    ]
+    return groups, warnings
+
+
+def _identity(run: RunCurve) -> tuple:
+    return tuple(sorted(run.identity.items(), key=lambda kv: kv[0]))
+
+
+def _by_key(runs: Sequence[RunCurve], key: Callable[[RunCurve], tuple]) -> tuple[list[tuple[RunCurve, ...]], list[str]]:
+    """The runs of each key in order of their seeds, one for each; names those that are there twice."""
+    warnings = []
+    cells: dict[tuple, dict[int, RunCurve]] = {}
+    for run in runs:
+        seeds = cells.setdefault(key(run), {})
+        if run.facts.seed in seeds:
+            same = seeds[run.facts.seed]
+            warnings.append(f"{run.source}: run {run.run} left out: same configuration and seed as {same.source}")
+            continue
+        seeds[run.facts.seed] = run
+    ordered = sorted(cells, key=lambda k: (k[:2], str(k)))
+    return [tuple(cells[k][seed] for seed in sorted(cells[k])) for k in ordered], warnings
+
+
 def _names(members: Sequence[RunCurve]) -> list[str]:
     """Short names that tell configurations apart: n, then B_problem, then the other fields that still differ."""
     sizes = [f"n = {run.facts.group_size}" if run.facts.group_size else run.run for run in members]
@@ -128,14 +153,19 @@ def _names(members: Sequence[RunCurve]) -> list[str]:
         f"{size}, B = {run.facts.problems_per_batch}" if several else size
         for size, run in zip(sizes, members, strict=True)
     ]
-    names = []
-    for pair, run in zip(pairs, members, strict=True):
-        rivals = [other for name, other in zip(pairs, members, strict=True) if name == pair and other is not run]
+    return _told_apart(pairs, members)
+
+
+def _told_apart(names: Sequence[str], members: Sequence[RunCurve]) -> list[str]:
+    """The names, those that several have with the fields in which these differ, or else with a number."""
+    found = []
+    for name, run in zip(names, members, strict=True):
+        rivals = [other for also, other in zip(names, members, strict=True) if also == name and other is not run]
         fields = sorted(
             key for key in run.identity if any(other.identity.get(key) != run.identity[key] for other in rivals)
         )
-        names.append(", ".join([pair, *(f"{key.rsplit('.', 1)[-1]} = {run.identity[key]}" for key in fields[:3])]))
-    return names if len(set(names)) == len(names) else [f"{name} ({i})" for i, name in enumerate(names, 1)]
+        found.append(", ".join([name, *(f"{key.rsplit('.', 1)[-1]} = {run.identity[key]}" for key in fields[:3])]))
+    return found if len(set(found)) == len(found) else [f"{name} ({i})" for i, name in enumerate(found, 1)]
 
 
 def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = None) -> Curve | None:
@@ -293,3 +323,31 @@ def merge_close(compute: np.ndarray) -> np.ndarray:
     The innermost, so that the first budget lies inside every curve that begins there up to rounding.
     """
     return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])
+
+
+def covered(curve: Curve) -> tuple[float, float] | None:
+    """First and last compute after the base model's that all seeds reach; None where there is none."""
+    trained = [compute[compute > 0] for compute, _ in map(curve.of_seed, range(len(curve.seeds)))]
+    if not all(map(len, trained)):
+        return None
+    low, high = max(float(c[0]) for c in trained), min(float(c[-1]) for c in trained)
+    return (low, high) if low <= high else None
+
+
+def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    """Each seed at the same computes: compute [E] and reward [S, E], the base model's (compute 0) if all seeds have it.
+
+    Pooled seeds are read off at every compute that all of them cover, linear in log C between their evaluations.
+    """
+    if not curve.pooled:
+        return curve.compute, curve.per_seed
+    ends = covered(curve)
+    if ends is None:
+        return np.empty(0), np.empty((len(curve.seeds), 0))
+    seeds = [curve.of_seed(i) for i in range(len(curve.seeds))]
+    grid = merge_close(curve.compute[(curve.compute >= ends[0]) & (curve.compute <= ends[1])])
+    values = np.array([read_off(compute, reward, grid) for compute, reward in seeds])
+    if all(compute[0] == 0 for compute, _ in seeds):
+        base = np.array([[reward[0]] for _, reward in seeds])
+        grid, values = np.append(0.0, grid), np.concatenate([base, values], axis=1)
+    return grid, values

@@ -7,4 +7,5 @@ allocation      n*(C) and its sigmoid law
 forecast        joint draws of all curves, inside the data and beyond; `collapse` says where they may fall
 standings       who leads at one compute and who ties: by the evaluations, by draws or by fits
 recommendation  how to spend a budget
+schedules       runs that change n themselves, beside the frontier
 """

@@ -45,7 +45,7 @@ class ReadOptions:
     columns: Mapping[str, str] = option(
         help="theirs:ours,... renames columns, e.g. --columns=train/global_step:step,val/acc:avg@4. Ours are run, "
         "step, compute, tokens, gpu_hours, group_size, problems_per_batch, seed, problem_set_size, model_params, "
-        "model, train_set and metrics; theirs may be *, every other column of a wide table.",
+        "model, train_set, schedule and metrics; theirs may be *, every other column of a wide table.",
         default_factory=dict,
         parse=lambda _, items: parse_columns(items),
     )

@@ -24,6 +24,7 @@ from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, make_cu
 from isocompute_jax.fit.read.sources import (
     TRAIN_REWARD,
     find_sources,
+    group_sizes,
     read_config,
     run_names,
     training_reward,
@@ -47,6 +48,7 @@ from isocompute_jax.fit.read.tables import (
 )
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
+from isocompute_jax.records.identity import SCHEDULE
 from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, METRICS
 
@@ -111,31 +113,32 @@ class _Reader:
     def directory(self, path: pathlib.Path, advance: Advance) -> None:
         """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
         try:
-            facts, identity = read_config(path / CONFIG)
+            facts, identity, schedule = read_config(path / CONFIG)
         except InputError as error:
             self._notices.finding(path, "run directory", str(error))
             return
         name, finished = path.name or path.resolve().name, (path / DONE).exists()
         for readings in self._runs_of_file(path / EVAL, advance, name=name, facts=facts):
             curve = make_curve(readings, self._options, self._notices, identity=identity, finished=finished)
-            self.curves.append(self._with_training(curve, path / METRICS))
+            self.curves.append(self._with_training(dataclasses.replace(curve, schedule=schedule), path / METRICS))
             self.seeded.append(True)
             if not finished:
                 text = f"run {name} is not finished: used up to {curve.compute[-1]:g}"
                 self._notices.note("--runs", "run that is not finished", text)
 
     def _with_training(self, curve: RunCurve, log: pathlib.Path) -> RunCurve:
-        """The curve with the reward of training as a column; without, and a finding, where its log is damaged."""
+        """The curve with the reward of training as a column, and a schedule's n; without where its log is damaged."""
         step = curve.columns.get("step", np.array([np.nan]))
         if not log.exists() or not np.isfinite(step).all():
             return curve
         try:
             reward = training_reward(log, step)
+            sizes = group_sizes(log) if curve.schedule else None
         except (TableError, OSError) as error:
             self._notices.finding(log, "log of training", f"{log}: {error}")
             return curve
         known = {TRAIN_REWARD: reward} if np.isfinite(reward).any() else {}
-        return dataclasses.replace(curve, columns=curve.columns | known)
+        return dataclasses.replace(curve, columns=curve.columns | known, group_sizes=sizes)
 
     def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
         """Adds the curves of a table in a file; `name` is the run's where the table names none."""
@@ -153,7 +156,8 @@ class _Reader:
             own: dict[str, object] = {} if known else {"run": printable(readings.run)}
             curve = make_curve(readings, self._options, self._notices, identity=own, finished=None)
             facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
-            self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own))
+            schedule = readings.labels.get(SCHEDULE, "")
+            self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own, schedule=schedule))
             self.seeded.append("seed" in readings.facts)
 
     def _runs_of_file(

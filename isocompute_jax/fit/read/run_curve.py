@@ -54,6 +54,9 @@ class RunCurve:
     # (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram
     eval_sets: tuple[str, ...] = ()  # that the file has rows of; empty where its rows name none
     learning_rates: tuple[float, float] | None = None  # the least and the largest, above 0, of a table's column of it
+    schedule: str = ""  # what changes within the run (`records.identity.schedule_of`); empty where n stays
+    # [K, 2] compute in rollouts, and the n of the steps from there on; None where the run's log has no n
+    group_sizes: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

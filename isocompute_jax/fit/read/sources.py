@@ -22,7 +22,7 @@ from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.fit.read.read_options import FACTS, is_whole
 from isocompute_jax.fit.read.tables import TableError
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.identity import curve_identity_of
+from isocompute_jax.records.identity import curve_identity_of, schedule_of
 from isocompute_jax.records.run_files import CONFIG, EVAL, HISTORY, find_runs
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
@@ -30,8 +30,6 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.
 
 TRAIN_REWARD = "train/reward"
 """Column of a run's evaluations: mean reward of the rollouts since the evaluation before; NaN at the base model's."""
-
-_LINE = pa.schema([("step", pa.int64()), ("compute", pa.float64()), ("reward", pa.float64())])
 
 
 def is_table(path: pathlib.Path) -> bool:
@@ -114,15 +112,15 @@ def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
     yield from found
 
 
-def read_config(path: pathlib.Path) -> tuple[dict[str, int], dict[str, Any]]:
-    """The facts and the identity of a run (as in `RunCurve`), from its config.json.
+def read_config(path: pathlib.Path) -> tuple[dict[str, int], dict[str, Any], str]:
+    """The facts, the identity and the schedule of a run (as in `RunCurve`), from its config.json.
 
     Raises:
       InputError: it cannot be read, or lacks a fact.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        return _facts(config), curve_identity_of(config)
+        return _facts(config), curve_identity_of(config), schedule_of(config)
     except (InputError, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: run left out: {error}") from None
 
@@ -158,7 +156,8 @@ def training_reward(log: pathlib.Path, step: np.ndarray) -> np.ndarray:
     Raises:
       TableError: a line is damaged.
     """
-    steps, rollouts, reward = _steps(log)
+    steps, before, compute, reward = _steps(log, "reward")
+    rollouts = compute - before
     after = np.searchsorted(step, steps)  # the first evaluation at or after a step
     counted = np.isfinite(reward) & (after < len(step))
     weight = np.bincount(after[counted], rollouts[counted], len(step))
@@ -166,20 +165,35 @@ def training_reward(log: pathlib.Path, step: np.ndarray) -> np.ndarray:
     return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
 
 
-def _steps(log: pathlib.Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each step, in order: its number, its rollouts and its mean reward, each [M]."""
+def group_sizes(log: pathlib.Path) -> np.ndarray | None:
+    """[K, 2] compute at which the steps of another n begin, and that n; None where no line has one.
+
+    Raises:
+      TableError: a line is damaged.
+    """
+    _, before, _, size = _steps(log, "group_size")
+    known = np.isfinite(size)
+    before, size = before[known], size[known]
+    if not len(size):
+        return None
+    first = np.append(True, size[1:] != size[:-1])
+    return np.stack([before[first], size[first]], axis=1)
+
+
+def _steps(log: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each step, in order: its number, compute before and after it, and a column of its line, each [M]."""
     text = log.read_bytes()
     text = text[: text.rfind(b"\n") + 1]
     if not text.strip():
-        return np.empty(0), np.empty(0), np.empty(0)
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
+    line = pa.schema([("step", pa.int64()), ("compute", pa.float64()), (column, pa.float64())])
     read = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-    parse = pa_json.ParseOptions(explicit_schema=_LINE, newlines_in_values=False, unexpected_field_behavior="ignore")
+    parse = pa_json.ParseOptions(explicit_schema=line, newlines_in_values=False, unexpected_field_behavior="ignore")
     try:
         table = pa_json.read_json(pa.BufferReader(text), read_options=read, parse_options=parse)
     except pa.ArrowException as error:
-        raise TableError(f"its training reward cannot be read: {str(error).splitlines()[0]}") from None
-    found = [table[name].to_numpy().astype(np.float64) for name in _LINE.names]
-    step, compute, reward = (values[np.isfinite(found[0])] for values in found)
+        raise TableError(f"its {column} of training cannot be read: {str(error).splitlines()[0]}") from None
+    found = [table[name].to_numpy().astype(np.float64) for name in line.names]
+    step, compute, values = (values[np.isfinite(found[0])] for values in found)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
-    rollouts = np.diff(compute[last], prepend=0.0)
-    return step[last], rollouts, reward[last]
+    return step[last], np.append(0.0, compute[last])[: len(last)], compute[last], values[last]

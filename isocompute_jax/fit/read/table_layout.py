@@ -21,10 +21,11 @@ from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS
 from isocompute_jax.fit.read.tables import Table
+from isocompute_jax.records.identity import SCHEDULE
 
 SEPARATOR = " - "
 EVERY_OTHER = "*"
-LABELS = ("model", "train_set")
+LABELS = ("model", "train_set", SCHEDULE)
 """Columns of words that are a part of a run's identity, as the fields of these names in config.json are."""
 OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours", "learning_rate")
 ALIASES = {

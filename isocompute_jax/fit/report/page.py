@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_hex
 
+from isocompute_jax.fit.curves.seeds import aligned, average_seeds
 from isocompute_jax.fit.frontier.envelope import carried
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report.answers import AnswerText, answer_text, pick, range_cells
 from isocompute_jax.fit.report.figures import DRAWINGS
-from isocompute_jax.fit.report.figures.style import colours
+from isocompute_jax.fit.report.figures.style import colours, schedule_strokes
 from isocompute_jax.fit.report.tables import versions
 from isocompute_jax.fit.report.templating import Html, Section, render
 from isocompute_jax.fit.report.wording import amount, spent, unit
@@ -76,7 +77,7 @@ def render_report(
         after=[*comparison_sections(result, figures), *after],
         data=Html(interactive_data(result)),
         drawing=Html((importlib.resources.files("isocompute_jax.records") / "drawing.js").read_text("utf-8")),
-        runs=len(result.runs),
+        runs=len(result.every_run),
         choices=f"metric {options.metric} on {options.read.eval_set}; evaluations fitted: {options.records}{bins}; "
         f"seed {options.seed}",
         versions=versions(),
@@ -142,10 +143,29 @@ def _metric(result: SweepResult, found: MetricAnalysis, budgets: list[float]) ->
                 "peak": (fit.fall.compute, fit.fall.reward) if fit.fall else None,
             }
             for curve, used, fit in zip(found.curves, found.used, found.fits, strict=True)
-        ],
+        ]
+        + _schedules(result, found.metric),
         "segments": [(places[run], start, end) for run, start, end in _leads(result, found)],
         "answers": [_own(result, i) if main else _other(result, found, budget) for i, budget in enumerate(budgets)],
     }
+
+
+def _schedules(result: SweepResult, metric: str) -> list[dict[str, Any]]:
+    """The scheduled runs beside the curves: their mean evaluations, and a line through these."""
+    drawn = []
+    for each in result.beside:
+        curve = average_seeds(each.group, metric)
+        compute, rewards = aligned(curve) if curve is not None else (np.empty(0), np.empty((0, 0)))
+        if not (compute > 0).any():
+            continue
+        x, y = _short(compute), _short(rewards.mean(axis=0))
+        line = [(at, reward) for at, reward in zip(x, y, strict=True) if at > 0]
+        drawn.append({
+            "name": each.name, "colour": schedule_strokes(result)[each.name]["color"], "dash": 1, "x": x, "y": y,
+            "used": [1] * len(x), "lineX": [at for at, _ in line], "lineY": [reward for _, reward in line],
+            "peak": None,
+        })  # fmt: skip
+    return drawn
 
 
 def _line(fit: CurveFit) -> np.ndarray:

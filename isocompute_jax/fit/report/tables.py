@@ -66,7 +66,7 @@ def summary_of(result: SweepResult) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "analysis": "frontier",
         "compute_unit": result.options.read.compute,
-        "inputs": [input_row(run) for run in result.runs],
+        "inputs": [input_row(run) for run in result.every_run],
         "flags": result.options.flags(),
         "versions": versions(),
         "seed": result.options.seed,
@@ -91,6 +91,7 @@ def input_row(run: RunCurve) -> dict[str, Any]:
         "finished": run.finished,
         "evaluations": len(run.compute),
         "max_compute": run.compute[-1],
+        **({"schedule": run.schedule} if run.schedule else {}),
     }
 
 

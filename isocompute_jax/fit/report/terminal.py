@@ -35,6 +35,9 @@ from isocompute_jax.fit.sweep_results import SweepResult
 MOST_LINES = 9
 """Of the answer for one budget, or without one; the line that says where the report is makes ten."""
 
+MOST_SCHEDULES = 2
+"""Schedules with a sentence in the answer, and two lines more each; the report has all."""
+
 FEW_LINES = 6
 """Of each answer where several budgets were asked for."""
 
@@ -48,17 +51,18 @@ def headline(result: SweepResult) -> str:
     cannot = said("cannot_compare", result)
     texts = [answer_text(result, found) for found in result.asked]
     if not texts:
-        return "\n".join(_lines(said("leaders", result), MOST_LINES))
+        return "\n".join(_lines([*said("leaders", result), *_schedules(result)], MOST_LINES))
     fixed = told("answer", result, block="fixed", answers=result.asked)
+    schedules = _schedules(result)
     if len(texts) == 1:
         course = [] if result.recommendations else _course(result)
-        lines = _lines([*_answer(texts[0], cannot), *course, *fixed], MOST_LINES)
+        lines = _lines([*_answer(texts[0], cannot), *course, *schedules, *fixed], MOST_LINES + 2 * len(schedules))
     else:
         lines = []
         for text in texts:
             choice, sure, reward, plan, against = _answer(text, cannot)
             lines += _lines([f"{choice} {sure}", f"{reward} {plan}", against], FEW_LINES)
-        lines += wrapped(" ".join(fixed), indent="  ")
+        lines += wrapped(" ".join([*schedules, *fixed]), indent="  ")
     following = (" ".join(said("next_in_short", result, asked)) for asked in result.next_runs)
     return "\n".join([*lines, *(line for text in following for line in wrapped(text, indent="  "))])
 
@@ -69,7 +73,7 @@ def headline_tables(result: SweepResult) -> str:
     levels, shape = sorted(form.params[:2], key="asymptote".__ne__), form.params[2:]
     parts = [
         f"{result.metric} ({result.options.read.eval_set})  configurations {len(result.curves)}  "
-        f"runs {len(result.runs)}  compute in {unit(result)}",
+        f"runs {len(result.every_run)}  compute in {unit(result)}",
         f"{form.name}: {form.equation}",
         "",
         *_fits(result, levels, ("seeds", "points")),
@@ -80,6 +84,7 @@ def headline_tables(result: SweepResult) -> str:
         *(line for asked in result.next_runs for line in _next(result, asked)),
         "",
         *(line for sentence in told("headline", result) for line in wrapped(sentence)),
+        *(line for sentence in _schedules(result) for line in wrapped(sentence)),
     ]
     return "\n".join(parts)
 
@@ -163,6 +168,12 @@ def _answer(text: AnswerText, cannot: Sequence[str]) -> tuple[str, str, str, str
         f"{text.plan}." if text.plan else "",
         f"Against it{count}: {against[0]}" if against else "",
     )
+
+
+def _schedules(result: SweepResult) -> list[str]:
+    """A sentence for each of the schedules that end highest."""
+    highest = sorted(result.scheduled or (), key=lambda each: -each.last.reward)[:MOST_SCHEDULES]
+    return [sentence for each in highest for sentence in said("one_schedule", result, each)]
 
 
 def _course(result: SweepResult) -> list[str]:

@@ -1,21 +1,28 @@
 // The list of runs, and the curves of all of them.
 const DASHES = ["none", "5 3", "2 3", "8 3 2 3", "1 2"];
+const SCHEDULED = ["#c92a2a", "#e8590c", "#862e9c", "#5c3317"];
 const AXIS_NAMES = { compute: "rollouts", step: "steps", wall_s: "wall time", tokens: "tokens" };
 
 function colours(runs) {
-  const sizes = [...new Set(runs.map((run) => run.group_size))].sort((a, b) => a - b);
-  const byRun = sizes.length === 1, count = byRun ? runs.length : sizes.length;
+  const fixed = runs.filter((run) => !run.schedule);
+  const sizes = [...new Set(fixed.map((run) => run.group_size))].sort((a, b) => a - b);
+  const byRun = sizes.length < 2 && fixed.length === runs.length, count = byRun ? runs.length : sizes.length;
   const found = {};
+  const schedules = [...new Set(runs.map((run) => run.schedule).filter(Boolean))];
   runs.forEach((run, i) => {
+    if (run.schedule) {  // it has no n to be coloured by
+      found[run.name] = { colour: SCHEDULED[schedules.indexOf(run.schedule) % SCHEDULED.length], dash: DASHES[1] };
+      return;
+    }
     const rank = byRun ? i : sizes.indexOf(run.group_size);
-    const like = runs.filter((other, j) => j < i && other.group_size === run.group_size).length;
+    const like = runs.filter((other, j) => j < i && !other.schedule && other.group_size === run.group_size).length;
     found[run.name] = { colour: viridis(count === 1 ? 0.4 : 0.06 + (0.82 * rank) / (count - 1)), dash: byRun ? "none" : DASHES[like % DASHES.length] };
   });
   return found;
 }
 
 function facts(run) {
-  const parts = [`n = ${run.group_size} × ${run.problems_per_batch}`, `step ${whole(run.step)} of ${whole(run.num_steps)}`];
+  const parts = [run.schedule ? `${run.schedule}, n = ${run.n ?? run.group_size} now` : `n = ${run.group_size} × ${run.problems_per_batch}`, `step ${whole(run.step)} of ${whole(run.num_steps)}`];
   if (run.step_s && run.state === "running") parts.push(`${duration(run.step_s)} a step`);
   for (const [name, score] of Object.entries(run.scores).slice(0, 1)) parts.push(`${name} ${score.toFixed(3)}`);
   if (run.servers) parts.push(`${run.servers[0]} of ${plural(run.servers[1], "server")} up`);
@@ -67,9 +74,11 @@ function drawCurves() {
   }
   const name = found.metric.replace(/^train\//, "").replace(/^eval\//, "");
   lineChart(byId("curves-view"), series, { xName: AXIS_NAMES[axis], yName: name, log: state.log, height: 350, format: axis === "wall_s" ? duration : undefined });
-  const sizes = new Map(shown.map((run) => [run.group_size, state.colours[run.name].colour]));
-  if (sizes.size > 1) legend.unshift(...[...sizes].sort((a, b) => a[0] - b[0]).map(([size, colour]) => make("span", {}, dot(colour), `n = ${size}`)));
-  else legend.unshift(...shown.slice(0, 12).map((run) => make("span", {}, dot(state.colours[run.name].colour), run.name)));
+  const scheduled = new Map(shown.filter((run) => run.schedule).map((run) => [run.schedule, state.colours[run.name].colour]));
+  const sizes = new Map(shown.filter((run) => !run.schedule).map((run) => [run.group_size, state.colours[run.name].colour]));
+  if (sizes.size + scheduled.size > 1) legend.unshift(...[...scheduled].map(([schedule, colour]) => make("span", {}, dot(colour), schedule)));
+  if (sizes.size > 1 || (sizes.size && scheduled.size)) legend.unshift(...[...sizes].sort((a, b) => a[0] - b[0]).map(([size, colour]) => make("span", {}, dot(colour), `n = ${size}`)));
+  else if (sizes.size + scheduled.size < 2) legend.unshift(...shown.slice(0, 12).map((run) => make("span", {}, dot(state.colours[run.name].colour), run.name)));
   byId("curves-legend").replaceChildren(...legend);
 }
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from isocompute_jax.fit.comparisons.alike import aligned
 from isocompute_jax.fit.comparisons.comparison import over_seeds
 from isocompute_jax.fit.comparisons.sets import short_names
-from isocompute_jax.fit.curves.seeds import Curve
+from isocompute_jax.fit.curves.seeds import Curve, aligned
 from isocompute_jax.fit.results import Configuration
 
 FOUR = Configuration("n = 4", 4, 8, 100)

@@ -33,6 +33,7 @@ from isocompute_jax.fit.report.figures.style import (
     multiples,
     panels,
     picked,
+    schedule_strokes,
     size_axis,
 )
 from isocompute_jax.fit.report.wording import amount, reached, shortened
@@ -49,7 +50,7 @@ def learning_curves(result: SweepResult) -> Figure:
     by_panel = by_batch(result)
     figure, axes = multiples(len(by_panel), panel=2.4, columns=1 if len(by_panel) <= MOST_STACKED else 2)
     colour_of = colours(result)
-    curves = {curve.run: curve for curve in result.curves}
+    curves, strokes = {curve.run: curve for curve in result.curves}, schedule_strokes(result)
     for panel, (title, runs) in zip(axes, by_panel, strict=True):
         panel.set_title(title, loc="left", fontweight="bold")
         for run in runs:
@@ -67,13 +68,19 @@ def learning_curves(result: SweepResult) -> Figure:
             panel.plot(compute, reward, color="white", linewidth=5.5, zorder=4, solid_capstyle="butt")
             (line,) = panel.plot(compute, reward, color=colour_of[run], linewidth=3.5, zorder=5, solid_capstyle="butt")
             hover(line, [f"the answer: {run}, {amount(start)} to {amount(end)}"])
+        for each in result.beside:
+            trained = each.compute > 0
+            compute, reward = each.compute[trained], each.reward[trained]
+            (line,) = panel.plot(compute, reward, zorder=8, linewidth=1.6, **strokes[each.name])
+            hover(line, [reached(each.name, reward[-1], compute[-1])])
         if len(by_panel) == 1:
             for switch in result.frontier.crossings:
                 panel.axvline(switch.compute, color=QUIET, linewidth=0.9, linestyle=DOTTED, zorder=1)
         log_axis(panel)
     label = f"{result.metric} ({result.options.read.eval_set})"
     labels(figure, axes, compute_label(result), label)
-    legend(figure, handles(result))
+    beside = [Line2D([], [], linewidth=1.6, label=shortened(name), **stroke) for name, stroke in strokes.items()]
+    legend(figure, [*handles(result), *beside])
     return figure
 
 

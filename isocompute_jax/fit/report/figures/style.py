@@ -31,6 +31,8 @@ from isocompute_jax.records.run_files import write_atomic
 
 INK, QUIET, PALE, GREY = "#22262b", "#9aa1a9", "#dfe7ee", "#cfd4d9"
 PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, 256)))
+SCHEDULED = ("#c92a2a", "#e8590c", "#862e9c", "#5c3317")
+"""Colours of schedules, outside of the palette: they have no n to stand for."""
 STYLE = {
     "font.size": 11,
     "axes.edgecolor": QUIET,
@@ -238,6 +240,14 @@ def colours(result: SweepResult) -> dict[str, Any]:
     places = np.linspace(0.0, 1.0, max(2, len(named)))
     by_name = {run: PALETTE(place) for run, place in zip(named, places, strict=False)}
     return {curve.run: by_name.get(curve.run, GREY) for curve in curves}
+
+
+def schedule_strokes(result: SweepResult) -> dict[str, dict[str, Any]]:
+    """Name -> how the line of each schedule beside the frontier is drawn."""
+    return {
+        each.name: {"color": SCHEDULED[i % len(SCHEDULED)], "linestyle": DASHED, "marker": "D", "markersize": 4}
+        for i, each in enumerate(result.beside)
+    }
 
 
 def handles(result: SweepResult) -> list[Line2D]:
