@@ -47,7 +47,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 62_600), ("isocompute_jax/fit", 15_800), ("tests", 52_200), ("benchmarks", 9_300)],
+    [("isocompute_jax", 63_300), ("isocompute_jax/fit", 16_250), ("tests", 52_450), ("benchmarks", 9_300)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar
@@ -65,7 +65,7 @@ def test_files_have_one_subject_of_some_size():
 def test_record_types():
     records = [file for file, node in CLASSES if is_record(node)]
     assert len(records) <= 296
-    assert sum(file.is_relative_to(PACKAGE / "fit") for file in records) <= 104
+    assert sum(file.is_relative_to(PACKAGE / "fit") for file in records) <= 106
 
 
 def test_one_class_has_one_name():
