@@ -19,7 +19,7 @@ _TRAINING |= {"allocation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
-    "allocation": _BASE,  # it must work without the training rooms, and without JAX
+    "allocation": _BASE | {"app"},  # it must work without the training rooms, and without JAX
     "options": _BASE,
     "app": _BASE | {"accelerators", "command_line"},  # how every main starts and ends
     "command_line": _BASE,

@@ -44,6 +44,7 @@ MAINS = {
     "watch": ["runs", "port", "fit"],
     "study": ["preset", "workdir", "workers", "only"],
     "gallery": ["sweep", "gallery", "name", "docs"],
+    "allocation": ["policy", "rates", "group_size", "block", "most"],
     "theory": ["pass_rates", "budget", "group_sizes", "skills"],
     "fit": ["runs", "out", "metric"],
     "export": ["run", "checkpoint", "out", "model"],

@@ -81,6 +81,11 @@ def _own_round(width: int, rounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     return ends, np.minimum(own, rounds.shape[1] - 1), places < ends[:, -1:]
 
 
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """[n] GRPO's advantages: less the group's mean, over its deviation (ddof 1)."""
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + STD_EPSILON)
+
+
 def expected_weight(rate: float, group_size: int, *, advantage_scale: AdvantageScale, baseline: Baseline) -> float:
     """What a problem of rate p is weighed by in the gradient at n rollouts, where the target weighs it by 1.
 
