@@ -211,7 +211,8 @@ def estimates(
     """
     problems, squares = int(np.sum(sizes)), int(np.sum(np.square(sizes)))
     # What a half is in the mean over 2 P halves, times 2 P, is the gradient of its problem.
-    together, apart, means = np.sum(products, axis=0, dtype=np.float64) * (2 * problems) ** 2
-    gradient2 = (total2 * (2 * problems) ** 2 - means) / (problems**2 - squares)
-    between = (together - squares * gradient2) / problems
-    return dict(zip(ESTIMATES, map(float, (gradient2, between, half * apart / (2 * problems))), strict=True))
+    together, apart, means = np.asarray(products, np.float64).sum(axis=0).tolist()
+    scale = (2 * problems) ** 2
+    gradient2 = scale * (total2 - means) / (problems**2 - squares)
+    between = (scale * together - squares * gradient2) / problems
+    return dict(zip(ESTIMATES, map(float, (gradient2, between, scale * half * apart / (2 * problems))), strict=True))

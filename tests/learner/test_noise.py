@@ -137,7 +137,8 @@ def per_problem(params):
 
     for group in itertools.chain(*noise.halves_of(GROUPS)):
         batch = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, shape.lay_out([group]))
-        leaves = jax.tree.leaves(gradient(params, batch, group.rewards - group.rewards[::-1]))
+        rewards = learner.rewards_of(group)
+        leaves = jax.tree.leaves(gradient(params, batch, rewards - rewards[::-1]))
         rows.append(np.concatenate([np.ravel(x) for x in leaves]))
     return np.array(rows, np.float64).reshape(2, len(GROUPS), -1)
 
