@@ -322,6 +322,103 @@ def test_what_cannot_be_together_is_refused_by_name(changes, message):
         config.resolved()
 
 
+# --- groups of unequal size
+
+
+UNEQUAL = make_groups(((1, 0), (0, 1, 1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (0, 0.5), (1, 1, 0, 1, 0, 1)))
+"""24 rollouts, as many as GROUPS has; the third group has no signal."""
+
+
+def unequal_parts(loss=LossConfig(), **recipe: Any) -> Any:  # noqa: B008 (frozen)
+    parts = parts_of(loss=loss, **recipe)
+    shape = learner.batch_shape(**SIZES, problems_per_batch=6, microbatch_tokens=40, block=2)
+    parts.block, parts.lay_out = 2, lambda groups, kept: shape.lay_out(groups, kept=kept)
+    return parts
+
+
+def test_updates_on_unequal_groups_are_those_of_a_walk_written_out():
+    """Two epochs of three mini-batches; old log-probabilities move with the rollouts. Problems weigh alike."""
+    recipe: dict[str, Any] = dict(advantage_scale="none", baseline="leave_one_out", aggregation="constant")
+    parts = unequal_parts(WIDE, epochs=2, minibatches=3, **recipe)
+    batch = updates.lay_out(parts, fresh(), all_of(UNEQUAL), 3)
+    assert {update[1].advantages.shape for update in batch.updates} == {(24,)}
+    state, metrics = updates.make_updates(parts, fresh().learner, batch, 10.0, None)
+
+    def log_softmax(x):
+        return x - np.log(np.sum(np.exp(x)))
+
+    theta = np.asarray(START, np.float64)
+    old, cut = log_softmax(theta), 0
+    signal = np.array([True, True, False, True, True, True])
+    for masks in updates.deal(signal, epochs=2, minibatches=3, seed=7, step=3):
+        for mask in masks:
+            logp, gradient = log_softmax(theta), np.zeros(VOCAB)
+            for p in np.flatnonzero(mask):
+                rewards = learner.rewards_of(UNEQUAL[p]).astype(np.float64)
+                for i, completion in enumerate(UNEQUAL[p].completions):
+                    advantage = rewards[i] - np.delete(rewards, i).mean()
+                    for t in completion.tokens[completion.mask]:
+                        rho = np.exp(logp[t] - old[t])
+                        if (rho > 1.05 and advantage > 0) or (rho < 0.95 and advantage < 0):
+                            cut += 1
+                            continue
+                        slope = np.eye(VOCAB)[t] - np.exp(logp)
+                        gradient -= rho * advantage * slope / (mask.sum() * len(rewards) * LENGTH)
+            theta = theta - 10 * gradient
+    np.testing.assert_allclose(state.params, theta, rtol=0, atol=1e-5)
+    assert np.abs(theta - np.asarray(START)).max() > 0.05 and cut > 0 and metrics["updates"] == 6
+
+
+def test_terms_in_the_reward_of_unequal_groups_by_hand():
+    loss = LossConfig(kl_coef=0.1, kl_in="reward", entropy_coef=0.02, entropy_in="reward")
+    parts = unequal_parts(loss, minibatches=3, advantage_scale="none")
+    batch = updates.lay_out(parts, fresh(), all_of(UNEQUAL), 0)
+    old, reference = (np.asarray(jax.nn.log_softmax(x), np.float64) for x in (START, REFERENCE))
+    expected = []
+    for p, group in enumerate(UNEQUAL):
+        drawn = [c.tokens[c.mask] for c in group.completions]
+        taken = [0.1 * np.sum(old[t] - reference[t]) + 0.02 * np.sum(old[t]) for t in drawn]
+        values = learner.rewards_of(group) - taken
+        expected += [0.0] * len(drawn) if p == 2 else (values - values.mean()).tolist()
+    for update in batch.updates:
+        worth = np.where(np.asarray(update[1].takes_part), expected, update[1].advantages)
+        np.testing.assert_allclose(update[1].advantages, worth, rtol=0, atol=2e-6)
+    assert sum(int(update[1].takes_part.sum()) for update in batch.updates) == 20
+
+
+def test_every_deal_of_a_step_has_one_shape():
+    """Equal groups too, and fewer of them; what equal groups are worth is what it was to the last bit."""
+    parts = unequal_parts()
+    made = [updates.lay_out(parts, fresh(), all_of(groups), 0) for groups in (UNEQUAL, UNEQUAL[:2], GROUPS)]
+    shapes = [updates.shared_of([batch])["shapes"] for batch in made]
+    assert shapes[0] == shapes[1] == shapes[2]
+    assert [[np.shape(x) for x in jax.tree.leaves(batch.updates[0][1])] for batch in made] == [[(24,)] * 3] * 3
+    plain = updates.lay_out(parts_of(), fresh(), all_of(GROUPS), 0)
+    for ours, theirs in zip(jax.tree.leaves(made[2].updates[0][1]), jax.tree.leaves(plain.updates[0][1]), strict=True):
+        assert ours.tobytes() == np.ravel(theirs).tobytes()
+
+
+def test_processes_that_differ_in_an_unequal_group_are_told_apart():
+    """Checksums see a rollout more or less, another reward, and another order of groups."""
+    parts = unequal_parts()
+    others = [
+        UNEQUAL[::-1],
+        [dataclasses.replace(UNEQUAL[0], rewards=np.array([0, 1], np.float32)), *UNEQUAL[1:]],
+        [
+            *UNEQUAL[:5],
+            dataclasses.replace(
+                UNEQUAL[5], completions=UNEQUAL[5].completions[:4], rewards=np.array([1, 1, 0, 1], np.float32)
+            ),
+        ],
+    ]
+    shared = [updates.shared_of([updates.lay_out(parts, fresh(), all_of(groups), 0)]) for groups in (UNEQUAL, *others)]
+    assert shared[0] == updates.shared_of([updates.lay_out(parts, fresh(), all_of(list(UNEQUAL)), 0)])
+    for other in shared[1:]:
+        assert other["shapes"] == shared[0]["shapes"]
+        assert other["rewards (checksum)"] != shared[0]["rewards (checksum)"]
+        assert other["advantages and weights (checksum)"] != shared[0]["advantages and weights (checksum)"]
+
+
 # --- whole runs
 
 

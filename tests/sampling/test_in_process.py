@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from isocompute_jax import model, sharding
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sampling.in_process import LEAST_LATER, UnitShape, later_unit_shape, unit_shape
+from isocompute_jax.sampling.in_process import LEAST_LATER, UnitShape, _by_size_or_step, later_unit_shape, unit_shape
 from tests.sampling.builders import (
     CONFIG,
     LENGTH,
@@ -236,3 +237,41 @@ def test_units_of_later_turns_come_in_few_shapes(budget, shards):
         assert shape.problems % shards == 0 and shape.problems <= max(budget, shards)
         assert shape.problems <= max(LEAST_LATER * shards, 4 * (rollouts + shards))
         assert shape.problems >= min(rollouts, max(1, budget // shards) * shards)
+
+
+def test_groups_of_unequal_size_share_a_shape(groups):
+    """Pieces of four in one shape, however 20 rollouts are dealt; tokens are those of groups of one size."""
+    shapes = set()
+
+    class Noting(type(make_sampler())):
+        def make_unit(self, rows, shape):
+            shapes.add(shape)
+            return super().make_unit(rows, shape)
+
+    for deal in ((4, 8, 8), (12, 4, 4)):
+        sampler = make_sampler()
+        sampler.__class__ = Noting
+        sampler.submit([make_request(name, group_size=size) for name, size in zip(NAMES, deal, strict=False)])
+        found = list(sampler.completed())
+        assert [len(group.completions) for group in found] == list(deal)
+        for group in found:
+            whole = groups[group.problem_id]
+            shared = min(len(group.completions), 4)
+            ours, theirs = (dataclasses.replace(each, completions=each.completions[:shared]) for each in (group, whole))
+            assert_same_group(ours, theirs, atol=1e-5)
+    assert shapes == {UnitShape(problems=2, rollouts=4)}
+
+
+def test_steps_of_one_size_each_are_not_cut(groups):
+    """At a switch of n one step waits behind another: pieces would be a third shape for one unit."""
+    requests = [make_request(name, step=2) for name in NAMES[:2]]
+    requests += [make_request(name, step=3, group_size=8) for name in NAMES[:2]]
+    sampler = make_sampler()
+    parts = [[request.group_size for request in part] for part in _by_size_or_step(requests)]
+    assert parts == [[4, 4], [8, 8]]
+    mixed = [make_request("yak", step=3, group_size=6), *requests, make_request("zebu", step=2, group_size=2)]
+    parts = [[(request.step, request.group_size) for request in part] for part in _by_size_or_step(mixed)]
+    assert parts == [[(3, 6)], [(2, 4), (2, 4)], [(3, 8), (3, 8)], [(2, 2)]]
+    sampler.submit(requests)
+    for group in itertools.islice(sampler.completed(), 2):
+        assert_same_group(group, groups[group.problem_id], atol=0)
