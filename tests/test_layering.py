@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": _ARRAYS,
     "learner": _ARRAYS,
     "service": _ARRAYS | {"options", "compiling", "drivers", "distributed", "sampling", "learner"},
-    "experiment": _TRAINING - {"experiment"} | {"compiling"},
+    "experiment": _TRAINING - {"experiment"} | {"compiling", "theory"},
     "plan": _ARRAYS | {"accelerators", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling", "laws"},  # it must work without the training rooms
     "laws": _BASE | {"fit"},

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.inputs import Inputs
@@ -53,8 +55,7 @@ class Parts:
     path: pathlib.Path  # its directory.
     inputs: Inputs
     programs: Programs
-    schedule: Callable[[int], jax.Array]  # step -> learning rate.
-    lay_out: LayOut
+    lay_outs: Callable[[BatchSize], LayOut]  # of batches of a size
     lay_out_probes: LayOut  # makes batches of what agreement checks sample.
     reference_params: Params | None  # of the KL term; None without it.
     sampler: Sampler
@@ -74,6 +75,12 @@ class Parts:
         self.team.arrive()
         program = self.programs.probe if as_sampled else self.programs.scorer
         return program(params, learner.place_batch(tokens, self.inputs.mesh))
+
+    def learning_rate(self, step: int, compute: int, size: BatchSize) -> float:
+        """Of update `step` on a batch of a size, after `compute` rollouts."""
+        rate = make_schedule(self.config.optimizer, size.rollouts)(step)
+        factor = self.config.schedule.rate_factor(compute, self.config.max_compute)
+        return float(np.asarray(rate)) * factor  # by 1.0, which changes no bit, where the rate has no schedule
 
     def send_weights(self, state: LoopState) -> LoopState:
         """Gives the sampler the current weights unless it has them; every process lays down its share of them."""
@@ -161,8 +168,7 @@ def build(
         path=path,
         inputs=inputs,
         programs=programs,
-        schedule=make_schedule(config.optimizer, config.rollouts_per_step),
-        lay_out=make_lay_out(config, inputs.model_config, config.problems_per_update, config.group_size, inputs.mesh),
+        lay_outs=functools.cache(functools.partial(lay_out_of_size, config, inputs)),
         lay_out_probes=make_lay_out(
             config,
             inputs.model_config,
@@ -188,26 +194,30 @@ def build(
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
     """What leads batches of training rollouts to the learner."""
     problems, curriculum = by_id(inputs.problems), config.curriculum
-    most = int(curriculum.max_sampled_batches * config.problems_per_batch)
     return Pipeline(
         inputs.stream,
         GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id])) if team.leads else None,
         functools.partial(training_requests, config, inputs.prompts),
-        problems_per_batch=config.problems_per_batch,
-        group_size=config.group_size,
+        size_at=config.sizes.at,
         max_compute=config.max_compute,
         window=config.window,
         at_once=config.updates_per_phase,
-        refill_up_to=most if curriculum.dynamic_sampling else None,
+        refill_up_to=curriculum.max_sampled_batches if curriculum.dynamic_sampling else None,
         team=team,
     )
 
 
 def training_requests(
-    config: RunConfig, prompts: Prompts, problems: Sequence[Problem], step: int
+    config: RunConfig, prompts: Prompts, problems: Sequence[Problem], step: int, group_size: int
 ) -> list[SampleRequest]:
     """What is asked of the sampler for step `step`."""
-    return make_requests(problems, prompts, config.sampling, group_size=config.group_size, seed=config.seed, step=step)
+    return make_requests(problems, prompts, config.sampling, group_size=group_size, seed=config.seed, step=step)
+
+
+def lay_out_of_size(config: RunConfig, inputs: Inputs, size: BatchSize) -> LayOut:
+    """The layout of the updates on batches of a size."""
+    problems = size.problems // config.recipe.minibatches
+    return make_lay_out(config, inputs.model_config, problems, size.group_size, inputs.mesh)
 
 
 @functools.lru_cache(maxsize=16)

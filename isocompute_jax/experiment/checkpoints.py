@@ -33,7 +33,7 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
-        state = from_checkpoint(*restored, problems=len(parts.inputs.problems))
+        state = from_checkpoint(*restored, problems=len(parts.inputs.problems), group_size=parts.config.group_size)
         step = state.step
         parts.pipeline.restart(step, state.stream, state.ledger.compute)
         LOG.info("%s: resuming from step %d", parts.path, step)

@@ -162,13 +162,13 @@ def evaluate_if_due(parts: Parts, state: LoopState) -> LoopState:
 
 def evaluate(parts: Parts, state: LoopState) -> LoopState:
     """Evaluates every named set with the current weights, then logs one line for each."""
-    config, inputs = parts.config, parts.inputs
+    inputs = parts.inputs
     state = parts.send_weights(state)
     measure = functools.partial(evaluate_set, parts, step=state.step)
     results = [parts.team.broadcast(functools.partial(measure, name)) for name in inputs.evaluation_sets]
     for columns, tokens in results:
         ledger = state.ledger.charge_evaluation(columns["problems"] * columns["samples"], tokens)
-        epochs = ledger.compute / (config.group_size * len(inputs.problems))
+        epochs = state.drawn / len(inputs.problems)
         state = dataclasses.replace(state, ledger=ledger)
         state = workdir.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
     return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)

@@ -70,6 +70,13 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     prompts = Prompts(tokenizer, config.prompts)
     check_prompts([train.problems, *sets.values()], prompts, config)
+    if (most := max(size.problems for size in config.batch_sizes)) > max(
+        len(train.problems), config.problems_per_batch
+    ):
+        raise InputError(
+            f"config.schedule.problems_per_batch = {config.schedule.problems_per_batch!r}: a batch of {most} problems, "
+            f"but the training set has only {len(train.problems)}: train on more, or end below that"
+        )
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config, processes=processes)
     check_attention(model_config, mesh)

@@ -19,11 +19,9 @@ import pathlib
 import time
 from typing import Any
 
-import numpy as np
-
 from isocompute_jax import learner
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment import build, checkpoints, evaluation, samplers, tracking, workdir
+from isocompute_jax.experiment import build, checkpoints, evaluation, samplers, schedules, tracking, workdir
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
 from isocompute_jax.experiment.inputs import introduce, read_inputs
@@ -35,6 +33,7 @@ from isocompute_jax.experiment.metrics import (
     kept_columns,
     reward_metrics,
     rollout_metrics,
+    size_columns,
     staleness_metrics,
     step_speed,
     what_was_not_measured,
@@ -80,9 +79,9 @@ def train(
         return
     tracking.check_installed(config.track)
     check_steps(profile, config)
-    recorded = team.broadcast(lambda: workdir.recorded_evaluation(path))
-    config = dataclasses.replace(config, evaluation=config.evaluation.as_recorded(recorded))
-    config, inputs = evaluation.settled(config, team.everywhere(lambda: read_inputs(config, processes=team.count)))
+    config = config.as_recorded(team.broadcast(lambda: workdir.recorded(path)))
+    inputs = team.everywhere(lambda: read_inputs(config, processes=team.count))
+    config, inputs = evaluation.settled(schedules.settled(config, inputs), inputs)
     introduce(team, inputs.mesh)
     if not config.evaluation.sets:
         LOG.info(how_to_hold_out(config, len(inputs.problems)))
@@ -101,7 +100,7 @@ def train(
             interrupted=lambda: team.flagged,
             team=team,
         )
-        total = config.num_steps * config.rollouts_per_step
+        total = config.planned_compute
         with (
             contextlib.closing(parts.pipeline),
             contextlib.closing(parts.sampler),
@@ -166,7 +165,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     if not state.ready:
         state = sample(parts, state, phases)
     batch, *later = state.ready
-    learning_rate = float(np.asarray(parts.schedule(now)))
+    learning_rate = parts.learning_rate(now, state.ledger.compute, batch.sampled.size)
     groups = batch.sampled.groups
     columns: dict[str, Any] = {**rollout_metrics(groups), **reward_metrics(groups)}
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
@@ -174,6 +173,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     phases.end("update")
     ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
     columns |= {**metrics, "learning_rate": learning_rate}
+    columns |= size_columns(config, batch.sampled)
     columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
     columns |= staleness_metrics(groups, step=now, window=config.window)
     columns |= what_was_not_measured(config)
@@ -185,6 +185,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         learner=updated,
         ledger=ledger,
         history=history,
+        drawn=state.drawn + len(groups),
         ready=tuple(later),
         reward=columns["reward"],
         spent={},

@@ -142,7 +142,7 @@ class ReadyBatch:
 class LoopState:
     """A run between two steps.
 
-    Checkpoints hold the first eight fields: they and the config decide what a run finds. The others belong to the
+    Checkpoints hold the first nine fields: they and the config decide what a run finds. The others belong to the
     process that runs it, or are read from the logs again.
     """
 
@@ -154,6 +154,7 @@ class LoopState:
     evaluated_compute: int = -1  # C at that step; -1 for none.
     checked: int = -1  # the last step after which the agreement check was logged; -1 for none.
     entropy_coef: float = 0.0  # weight of the entropy bonus, where it adapts.
+    drawn: int = 0  # problems of all batches that were trained on: D of them are an epoch.
     watch: AlarmState = dataclasses.field(default_factory=AlarmState)  # what alarms look back on.
     # batches that were sampled together with the last one used (of a phase) and await their updates.
     ready: tuple[ReadyBatch, ...] = ()
@@ -194,13 +195,15 @@ class LoopState:
             "evaluated_compute": self.evaluated_compute,
             "checked": self.checked,
             "entropy_coef": self.entropy_coef,
+            "drawn": self.drawn,
         }
 
 
-def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: int) -> LoopState:
+def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: int, group_size: int) -> LoopState:
     """The state that `to_json` and the learner's arrays were saved from, in a new process.
 
-    Checkpoints of releases without a history hold runs whose steps all cost the same.
+    Checkpoints of releases without a history hold runs whose steps all cost the same, and those of releases without
+    schedules runs of one `group_size`.
 
     Raises:
       InputError: it remembers another number of problems than the `problems` of today.
@@ -216,4 +219,5 @@ def from_checkpoint(learner: TrainState, loop: Mapping[str, Any], *, problems: i
         loop.get("evaluated_compute", at),
         loop["checked"],
         loop.get("entropy_coef", 0.0),  # earlier releases had none that adapts
+        loop.get("drawn", ledger.compute // group_size),
     )

@@ -89,6 +89,13 @@ def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     }
 
 
+def size_columns(config: RunConfig, sampled: Sampled) -> dict[str, int]:
+    """The size of a step's batch, of runs in which it may change."""
+    if not config.schedule.text:
+        return {}
+    return {"group_size": sampled.size.group_size, "problems_per_batch": sampled.size.problems}
+
+
 def truncation_rate(completions: Sequence[Completion]) -> float:
     """Share of rollouts whose last segment was cut."""
     return sum(completion.finish_reason == "length" for completion in completions) / len(completions)

@@ -23,6 +23,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
@@ -32,7 +33,8 @@ from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 
-MakeRequests = Callable[[Sequence[Problem], int], list[SampleRequest]]
+MakeRequests = Callable[[Sequence[Problem], int, int], list[SampleRequest]]
+"""(problems, batch, rollouts of each) -> requests."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class Sampled:
     """What one step sampled."""
 
     groups: list[RolloutGroup]  # all of it, graded, in the order in which problems were drawn: what C counts
+    size: BatchSize  # what it was to have
     rounds: int = 0  # how often dynamic sampling drew further problems
 
 
@@ -58,6 +61,7 @@ def groups_with_signal(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
 class _Out:
     """A batch that is out."""
 
+    size: BatchSize
     problems: list[str] = dataclasses.field(default_factory=list)  # ids, in the order of drawing; none twice
     arrived: dict[str, RolloutGroup] = dataclasses.field(default_factory=dict)
     rounds: int = 0
@@ -77,14 +81,13 @@ class Pipeline:
     Args:
       stream: where problems come from.
       rollouts: where they are sampled and graded; None in other processes than the first.
-      make_requests: (problems, batch) -> requests; their `step` is the batch, which keys their random numbers.
-      problems_per_batch: B_problem.
-      group_size: n.
+      make_requests: the `step` of what it makes is the batch, which keys its random numbers.
+      size_at: the size of a batch that is begun after so many rollouts.
       max_compute: rollouts that may be asked for in all.
       window: batches that may be out at once, the next update's included.
       at_once: batches that are handed out together: 1, or those of a sampling phase.
-      refill_up_to: problems that dynamic sampling draws for a batch, at most, until `problems_per_batch` of its groups
-        have a signal; None for the first draw alone.
+      refill_up_to: problems that dynamic sampling draws for a batch, at most, in multiples of its size, until as many
+        of its groups as that have a signal; None for the first draw alone.
       team: the processes of the run; None for this one alone.
     """
 
@@ -94,19 +97,17 @@ class Pipeline:
         rollouts: GradedStream | None,
         make_requests: MakeRequests,
         *,
-        problems_per_batch: int,
-        group_size: int,
+        size_at: Callable[[int], BatchSize],
         max_compute: int,
         window: int,
         at_once: int,
-        refill_up_to: int | None,
+        refill_up_to: float | None,
         team: Team | None = None,
     ):
         self._stream = stream
         self._rollouts = rollouts
         self._make_requests = make_requests
-        self._problems_per_batch = problems_per_batch
-        self._group_size = group_size
+        self._size_at = size_at
         self._max_compute = max_compute
         self._window = window
         self._at_once = at_once
@@ -166,16 +167,18 @@ class Pipeline:
             self._rollouts.close()
 
     def _affordable(self, history: History) -> bool:
-        first = min(self._problems_per_batch, self._stream.available(history))
-        return first > 0 and self._asked + first * self._group_size <= self._max_compute
+        size = self._size_at(self._asked)
+        first = min(size.problems, self._stream.available(history))
+        return first > 0 and self._asked + first * size.group_size <= self._max_compute
 
     def submit(self, step: int, history: History) -> None:
         """Fills the window of update `step`, knowing `history`; returns at once."""
         self._history = history
         while self._next < step + self._window and self._affordable(history):
-            self._out[self._next] = _Out()
+            size = self._size_at(self._asked)
+            self._out[self._next] = _Out(size)
             self._next += 1
-            self._draw(self._next - 1, self._problems_per_batch)
+            self._draw(self._next - 1, size.problems)
 
     def _draw(self, number: int, count: int) -> None:
         """Draws and submits up to `count` further problems of a batch."""
@@ -188,9 +191,9 @@ class Pipeline:
         )
         if problems:
             assert self._rollouts is not None  # only process 0 draws
-            self._asked += len(problems) * self._group_size
+            self._asked += len(problems) * batch.size.group_size
             batch.problems += [problem.id for problem in problems]
-            self._rollouts.submit(self._make_requests(problems, number))
+            self._rollouts.submit(self._make_requests(problems, number, batch.size.group_size))
 
     def receive(self, step: int) -> list[Sampled]:
         """Waits for batch `step`, or for the phase that begins with it; graded groups, in the order of drawing.
@@ -206,7 +209,7 @@ class Pipeline:
         for number in numbers:
             batch = self._out.pop(number)
             check_versions(batch.groups, oldest=number - self._window + 1, newest=step)
-            batches.append(Sampled(batch.groups, batch.rounds))
+            batches.append(Sampled(batch.groups, batch.size, batch.rounds))
         return batches
 
     def _take(self) -> None:
@@ -232,9 +235,9 @@ class Pipeline:
             if batch.waits:
                 continue
             missing = min(
-                self._problems_per_batch - len(groups_with_signal(batch.groups)),
-                self._refill_up_to - len(batch.problems),
-                (self._max_compute - self._asked) // self._group_size,
+                batch.size.problems - len(groups_with_signal(batch.groups)),
+                int(self._refill_up_to * batch.size.problems) - len(batch.problems),
+                (self._max_compute - self._asked) // batch.size.group_size,
             )
             before = len(batch.problems)
             if missing > 0:

@@ -207,7 +207,8 @@ def _smallest_group(config: RunConfig) -> int:
     sampling, evaluation = config.sampling, config.evaluation
     if sampling.thinking.high or sampling.tool.name != "none":
         return 1
-    return min(config.group_size, evaluation.samples or evaluation.k) if evaluation.sets else config.group_size
+    smallest = min(size.group_size for size in config.batch_sizes)
+    return min(smallest, evaluation.samples or evaluation.k) if evaluation.sets else smallest
 
 
 def _share(params: Any, model_config: ModelConfig, mesh: Mesh | None) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from isocompute_jax import learner, sharding
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
@@ -58,7 +59,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         kept = groups_with_signal(sampled.groups)
     else:
         kept = [group for group in sampled.groups if not group.dropped]
-    groups = kept or sampled.groups[: config.problems_per_batch]  # none has a signal: nothing is trained on
+    groups = kept or sampled.groups[: sampled.size.problems]  # none has a signal: nothing is trained on
     rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
     drawn = drawn_of(groups, parts.block)
     there = np.ones(rewards.shape, bool) if drawn is None else drawn
@@ -87,7 +88,8 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         seed=config.seed,
         step=step,
     )
-    first = [parts.lay_out(groups, part) for part in dealt[0]]
+    lay_out = parts.lay_outs(sampled.size)
+    first = [lay_out(groups, part) for part in dealt[0]]
     old, began = [], time.perf_counter()
     if config.scores_first:
         old = [parts.score(state.learner.params, tokens) for tokens in first]
@@ -101,9 +103,9 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     updates = []
     for epoch, masks in enumerate(dealt):
         again = epoch > 0 and len(masks) > 1
-        laid_out = [relay(parts, groups, part, first) for part in masks] if again else first
+        laid_out = [relay(parts, lay_out(groups, part), first) for part in masks] if again else first
         updates += [
-            (tokens, _of_one_shape(credit(penalties=penalties, part=part), drawn, config))
+            (tokens, _of_one_shape(credit(penalties=penalties, part=part), drawn, sampled.size))
             for tokens, part in zip(laid_out, masks, strict=True)
         ]
     trained = [group for group, is_trained in zip(groups, takes_part, strict=True) if is_trained]
@@ -118,9 +120,9 @@ def drawn_of(groups: Sequence[RolloutGroup], block: int | None) -> Bool[np.ndarr
     return drawn
 
 
-def _of_one_shape(credit: learner.Credit, drawn: Bool[np.ndarray, "P G"] | None, config: RunConfig) -> learner.Credit:
+def _of_one_shape(credit: learner.Credit, drawn: Bool[np.ndarray, "P G"] | None, size: BatchSize) -> learner.Credit:
     """Credit as an update takes it: [P, G] of a whole batch of groups, or [B] of its rollouts."""
-    return credit.padded(config.problems_per_batch) if drawn is None else credit.flat(drawn, config.rollouts_per_step)
+    return credit.padded(size.problems) if drawn is None else credit.flat(drawn, size.rollouts)
 
 
 def shared_of(batches: Sequence[ReadyBatch]) -> dict[str, Any]:
@@ -149,9 +151,8 @@ def checksum(tree: Any) -> int:
     return found
 
 
-def relay(parts: Parts, groups: list[RolloutGroup], part: Bool[np.ndarray, "P"], first: Sequence[Batch]) -> Batch:
-    """Some groups as a batch, with the scores that the batches `first` have of them."""
-    tokens = parts.lay_out(groups, part)
+def relay(parts: Parts, tokens: Batch, first: Sequence[Batch]) -> Batch:
+    """A batch with the scores that the batches `first` have of its rollouts."""
     if first[0].old_logprobs is None:
         return tokens
     parts.team.arrive()

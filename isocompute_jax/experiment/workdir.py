@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import isocompute_jax
 from isocompute_jax import model
 from isocompute_jax.distributed import Team
+from isocompute_jax.experiment import fork
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.metrics import cutting_field, next_watch
 from isocompute_jax.experiment.pipeline import Sampled
@@ -66,21 +67,19 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
     return False
 
 
-def recorded_evaluation(path: pathlib.Path) -> dict[str, Any]:
-    """How the run in a directory is evaluated, as its config.json has it; empty where there is none yet."""
-    return _recorded(path).get("evaluation", {}) if (path / run_files.CONFIG).exists() else {}
-
-
-def _recorded(path: pathlib.Path) -> dict[str, Any]:
-    """The config of the run in a directory.
+def recorded(path: pathlib.Path) -> dict[str, Any]:
+    """The config of the run in a directory; empty where there is none yet.
 
     Raises:
       InputError: its config.json is none of a run.
     """
     config_path = path / run_files.CONFIG
+    if not config_path.exists():
+        return {}
     try:
         found = json.loads(config_path.read_text(encoding="utf-8"))["config"]
-        if not isinstance(found, dict) or not isinstance(found.get("evaluation", {}), dict):
+        groups = [found.get(name, {}) for name in ("evaluation", "schedule")] if isinstance(found, dict) else [None]
+        if not all(isinstance(group, dict) for group in groups):
             raise TypeError("it has no fields")
         collections.deque(flatten(found), maxlen=0)  # raises RecursionError where it is too deep to be compared
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -126,6 +125,7 @@ def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock
         write_config(path, config, facts)
     else:
         check_same_run(path, config)
+    fork.begin(path, config)
     return new
 
 
@@ -145,6 +145,8 @@ def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFact
     """Writes config.json: what repeats the run, and what it is compared by."""
     content = {
         **dataclasses.asdict(facts),
+        **({run_files.SCHEDULE: text} if (text := schedule_text(config)) else {}),
+        **fork.ancestry(config),
         "config": dataclasses.asdict(config),
         IDENTITY: identity(config),
         "versions": versions(),
@@ -152,6 +154,11 @@ def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFact
         "devices": [str(device) for device in jax.devices()],
     }
     run_files.write_atomic(path / run_files.CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def schedule_text(config: RunConfig) -> str:
+    """What changes inside a run, in a line, by which curves of such runs are told apart; empty for a fixed run."""
+    return "; ".join(filter(None, [config.schedule.text, "fork" if config.fork else ""]))
 
 
 def _in_its_place(path: pathlib.Path) -> InputError:
@@ -171,9 +178,8 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
     Raises:
       InputError: it holds a run of another config, or its config.json cannot be read.
     """
-    theirs = _recorded(path)
-    evaluation = config.evaluation.as_recorded(theirs.get("evaluation", {}))
-    changed = differences(dataclasses.replace(config, evaluation=evaluation), theirs)
+    theirs = recorded(path)
+    changed = differences(config.as_recorded(theirs), theirs)
     if changed:
         raise InputError(
             f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "

@@ -42,6 +42,9 @@ EXPORTS = "exports"
 MODEL = "model"
 DONE = "DONE"
 
+SCHEDULE = "schedule"
+"""Key of config.json that says what changes inside a run; without it, or empty, its sizes are fixed."""
+
 LINE_KEYS = ("step", "compute", "tokens", "wall_s", "device_hours")
 WALL_CLOCK_KEYS = frozenset(
     {

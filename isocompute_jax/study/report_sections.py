@@ -25,9 +25,8 @@ from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records import run_files
 from isocompute_jax.records.identity import identity
 from isocompute_jax.study.presets import Preset, Slice
-from isocompute_jax.sweeps.calibrate import question_about
 from isocompute_jax.sweeps.grid import PlannedRun
-from isocompute_jax.theory import ExpectedCurves, Question, forecast, read_pass_rates
+from isocompute_jax.theory import ExpectedCurves, Question, forecast, question_about, read_pass_rates
 
 FIGURE = "theory.svg"
 WORDS = pathlib.Path(__file__).parent / "sections"

@@ -8,8 +8,7 @@ finds them by least squares.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.optimize
@@ -17,11 +16,8 @@ from jaxtyping import Float
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps.record import Sweep, curves_of
-from isocompute_jax.theory import Question, forecast
-from isocompute_jax.theory.exchange import RULES
-from isocompute_jax.theory.pass_rates import smoothed
+from isocompute_jax.theory import Question, forecast, question_about, smoothed
 from isocompute_jax.theory.runs import Constants
-from isocompute_jax.theory.signal import AdvantageScale
 
 LEAST = 0.01
 """Rewards are kept this far from 0 and 1 before their log-odds are compared."""
@@ -79,36 +75,6 @@ def question_of(sweep: Sweep, *, points: int, runs: int) -> Question:
             "entropy term"
         )
     return dataclasses.replace(found, points=points, runs=runs)
-
-
-def question_about(fields: Mapping[str, Any], group_sizes: tuple[int, ...], first_budget: int) -> Question | None:
-    """What theory is asked of runs that differ in n and the seed alone; None where it has nothing to say of them.
-
-    Args:
-      fields: what the runs have in common, by dotted config field (`records.identity`).
-      group_sizes: n.
-      first_budget: C of the first evaluation.
-    """
-    rule = RULES.get(fields["optimizer.lr_scaling_exponent"])
-    scale = fields["recipe.advantage_scale"]
-    if rule is None or fields["loss.kl_coef"] or fields["loss.entropy_coef"] or scale not in get_args(AdvantageScale):
-        return None
-    return Question(
-        budget=fields["max_compute"],
-        first_budget=first_budget,
-        group_sizes=group_sizes,
-        problems_per_batch=fields["problems_per_batch"],
-        problem_set_size=fields["problem_set_size"],
-        base_lr=fields["optimizer.base_lr"],
-        base_batch=fields["optimizer.base_batch"],
-        rate_rule=rule,
-        warmup_steps=fields["optimizer.warmup_steps"],
-        advantage_scale=scale,
-        baseline=fields.get("recipe.baseline", "group_mean"),
-        zero_variance_groups="drop" if fields["recipe.zero_variance_groups"] == "drop" else "keep",
-        clip_norm=fields["optimizer.clip_norm"],
-        k=fields["evaluation.k"],
-    )
 
 
 def residuals(measured: Measured, constants: Constants) -> Float[np.ndarray, "N T"]:

@@ -14,7 +14,10 @@ from isocompute_jax.theory.exchange import suboptimality as suboptimality
 from isocompute_jax.theory.forecast import ExpectedCurves as ExpectedCurves
 from isocompute_jax.theory.forecast import Question as Question
 from isocompute_jax.theory.forecast import forecast as forecast
+from isocompute_jax.theory.forecast import question_about as question_about
+from isocompute_jax.theory.pass_rates import MEASURED as MEASURED
 from isocompute_jax.theory.pass_rates import read_pass_rates as read_pass_rates
+from isocompute_jax.theory.pass_rates import smoothed as smoothed
 from isocompute_jax.theory.runs import Constants as Constants
 from isocompute_jax.theory.signal import group_signals as group_signals
 from isocompute_jax.theory.signal import log_share_of_groups as log_share_of_groups

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.theory.exchange import RateRule, Rule
+from isocompute_jax.theory.exchange import RULES, RateRule, Rule
 from isocompute_jax.theory.runs import Constants, Curves, Optimizer, World, make_world, simulate
 from isocompute_jax.theory.signal import AdvantageScale, Baseline
 
@@ -111,6 +111,36 @@ def untried(question: Question, problems: int) -> list[str]:
     ]
     found += [f"--optimizer={question.optimizer} (tried: adam)"] if question.optimizer != "adam" else []
     return found + ([f"--metric={question.metric} (tried: avg)"] if question.metric != "avg" else [])
+
+
+def question_about(fields: Mapping[str, Any], group_sizes: tuple[int, ...], first_budget: int) -> Question | None:
+    """What theory is asked of runs that differ in n and the seed alone; None where it has nothing to say of them.
+
+    Args:
+      fields: what the runs have in common, by dotted config field (`records.identity`).
+      group_sizes: n.
+      first_budget: C of the first evaluation.
+    """
+    rule = RULES.get(fields["optimizer.lr_scaling_exponent"])
+    scale = fields["recipe.advantage_scale"]
+    if rule is None or fields["loss.kl_coef"] or fields["loss.entropy_coef"] or scale not in get_args(AdvantageScale):
+        return None
+    return Question(
+        budget=fields["max_compute"],
+        first_budget=first_budget,
+        group_sizes=group_sizes,
+        problems_per_batch=fields["problems_per_batch"],
+        problem_set_size=fields["problem_set_size"],
+        base_lr=fields["optimizer.base_lr"],
+        base_batch=fields["optimizer.base_batch"],
+        rate_rule=rule,
+        warmup_steps=fields["optimizer.warmup_steps"],
+        advantage_scale=scale,
+        baseline=fields.get("recipe.baseline", "group_mean"),
+        zero_variance_groups="drop" if fields["recipe.zero_variance_groups"] == "drop" else "keep",
+        clip_norm=fields["optimizer.clip_norm"],
+        k=fields["evaluation.k"],
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

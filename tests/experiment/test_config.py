@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.command_line import read_config
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
@@ -97,11 +98,13 @@ def config_with_everything_changed() -> RunConfig:
         prompts=PromptConfig("on", "s", "t", "<think>", {"enable_thinking": False}),
         sampling=SamplingConfig(0.5, 0.9, 8, 10, 11),
         learner_temperature=0.6,
+        fork="runs/a@7",
         recipe=RecipeConfig("none", "sequence_mean", "keep", "leave_one_out", "plus_minus_one", "easy", 11, 12, 13),
         loss=LossConfig(
             "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
         ),
         reward=RewardConfig("rewards:f", {"t": "exact"}, "stop", 2.0, 3, 4),
+        schedule=ScheduleConfig("4@0,8@9", "2@0,4@9", "wsd", 0.5, 0.6, "theory"),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19, 0.5),
         mesh=MeshConfig(2, 3, 4),

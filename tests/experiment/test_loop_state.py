@@ -28,7 +28,7 @@ def old_ledger(**fields) -> dict[str, Any]:
 def test_a_state_and_back():
     history = dataclasses.replace(History.empty(3), attempts=np.array([4, 0, 8], np.int32))
     state = LoopState(LEARNER, {"sources": {}}, history, LEDGER, 4, 70, 3)
-    back = from_checkpoint(LEARNER, json.loads(json.dumps(state.to_json())), problems=3)
+    back = from_checkpoint(LEARNER, json.loads(json.dumps(state.to_json())), problems=3, group_size=4)
     assert back.to_json() == state.to_json()
     assert (back.step, back.evaluated, back.evaluated_compute, back.checked) == (5, 4, 70, 3)
 
@@ -38,12 +38,12 @@ def test_a_checkpoint_of_a_release_without_history():
     for evaluated, compute in ((-1, -1), (0, 0), (4, 256)):
         ledger = old_ledger(step=5, compute=320)
         loop = {"ledger": ledger, "stream": {"next_index": 5}, "evaluated": evaluated, "checked": -1}
-        back = from_checkpoint(LEARNER, loop, problems=3)
+        back = from_checkpoint(LEARNER, loop, problems=3, group_size=4)
         assert (back.evaluated, back.evaluated_compute) == (evaluated, compute)
         assert back.history.attempts.tolist() == [0, 0, 0]
         assert back.ledger.device_hours == 1.5 and back.ledger.learner_device_hours == {"unknown": 1.5}
     first = {"ledger": old_ledger(), "stream": {"next_index": 0}, "evaluated": 0, "checked": 0}
-    assert from_checkpoint(LEARNER, first, problems=3).evaluated_compute == 0
+    assert from_checkpoint(LEARNER, first, problems=3, group_size=4).evaluated_compute == 0
 
 
 def test_hours_of_learner_and_samplers_by_kind():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.metrics import staleness_metrics
 from isocompute_jax.experiment.pipeline import Pipeline
@@ -25,9 +26,9 @@ PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
 NOTHING = History.empty(len(PROBLEMS))
 
 
-def make_requests(problems, step):
+def make_requests(problems, step, group_size):
     params = SamplingParams(1.0, 1.0, 3)
-    return [SampleRequest(problem.id, np.array([1], np.int32), 2, 0, step, (), params) for problem in problems]
+    return [SampleRequest(problem.id, np.array([1], np.int32), group_size, 0, step, (), params) for problem in problems]
 
 
 def instantly(group):
@@ -47,8 +48,7 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
         stream,
         GradedStream(sampler, instantly) if sampler else None,
         make_requests,
-        problems_per_batch=problems_per_batch,
-        group_size=2,
+        size_at=lambda compute: BatchSize(problems_per_batch, 2),
         max_compute=num_steps * problems_per_batch * 2,
         window=window,
         at_once=at_once,

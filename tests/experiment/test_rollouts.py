@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.loop_state import ReadyBatch
 from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading
@@ -244,7 +245,7 @@ def test_a_reward_that_fails_in_another_process_fails_with_its_name(three):
 
 def ready() -> ReadyBatch:
     groups = make_groups()
-    return ReadyBatch(Sampled(groups), [pack(groups)], {}, groups, 0.0)
+    return ReadyBatch(Sampled(groups, BatchSize(len(groups), 2)), [pack(groups)], {}, groups, 0.0)
 
 
 def other_advantages(batch: ReadyBatch) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import learner
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import alone
 from isocompute_jax.experiment import loop, updates
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, override
@@ -142,7 +143,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
     return types.SimpleNamespace(
         config=config,
         inputs=types.SimpleNamespace(mesh=None),
-        lay_out=lay_out_for(layout, config.problems_per_update),
+        lay_outs=lambda size: lay_out_for(layout, size.problems // config.recipe.minibatches),
         block=None,
         score=SCORER,
         programs=types.SimpleNamespace(train_step=train_step(loss)),
@@ -153,7 +154,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
 
 def all_of(groups):
     """What a step without dynamic sampling gets."""
-    return Sampled(groups)
+    return Sampled(groups, BatchSize(len(REWARDS), GROUP))
 
 
 def fresh() -> Any:
@@ -226,7 +227,7 @@ def test_one_update_is_the_step_itself():
     [update] = batch.updates
     rewards, lengths = learner.group_rewards(GROUPS), learner.trained_lengths(GROUPS)
     credited = learner.credit(rewards, lengths, parts.config.recipe, max_tokens=LENGTH)
-    tokens = parts.lay_out(GROUPS, credited.kept)
+    tokens = parts.lay_outs(BatchSize(len(REWARDS), GROUP))(GROUPS, credited.kept)
     for ours, theirs in zip(jax.tree.leaves(update), jax.tree.leaves((tokens, credited)), strict=True):
         assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
     assert update[0].old_logprobs is None

@@ -72,10 +72,11 @@ def validate(config: RunConfig) -> None:
     if fault is not None:
         raise InputError(f"config.{fault}")
     if config.packing.row_tokens and config.packing.trees != "on":
+        largest = max(config.batch_sizes, key=lambda size: size.rollouts)
         with fields_called("config.sampling.", ROWS):
             pack_shape(
-                problems_per_batch=config.problems_per_batch,
-                group_size=config.group_size,
+                problems_per_batch=largest.problems,
+                group_size=largest.group_size,
                 max_prompt_tokens=config.sampling.max_prompt_tokens,
                 max_tokens=config.sampling.max_tokens,
                 row_tokens=config.packing.row_tokens,
@@ -134,11 +135,11 @@ def _faults(config: RunConfig) -> Iterator[str]:
 def _update_faults(config: RunConfig) -> Iterator[str]:
     """Of what an update minimises, and how many there are in a step."""
     loss, minibatches = config.loss, config.recipe.minibatches
-    if config.problems_per_batch % minibatches:
-        equal = ", ".join(str(n) for n in range(1, config.problems_per_batch + 1) if config.problems_per_batch % n == 0)
+    for problems in [size.problems for size in config.batch_sizes if size.problems % minibatches]:
+        equal = ", ".join(str(n) for n in range(1, problems + 1) if problems % n == 0)
         yield (
-            f"recipe.minibatches = {minibatches} does not divide config.problems_per_batch = "
-            f"{config.problems_per_batch} into equal parts; possible: {equal}"
+            f"recipe.minibatches = {minibatches} does not divide config.problems_per_batch = {problems} into equal "
+            f"parts; possible: {equal}"
         )
     if loss.dual_clip and loss.policy_loss not in ("clipped", "gspo"):
         yield (

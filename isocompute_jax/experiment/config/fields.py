@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isocompute_jax.allocation.schedule import BatchSize, ScheduleConfig, Sizes
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.learner import CreditConfig, LossConfig, OptimizerConfig
 from isocompute_jax.model import ATTENTION_HELP, HEAD_HELP, REMAT_HELP, AttentionKernel, HeadPrecision, Remat
@@ -603,12 +604,19 @@ class RunConfig(Group):
         low=0,
         later=True,
     )
+    fork: str = option(
+        "",
+        "Run directory, or DIR@STEP for one of its checkpoints, that this run begins from: weights, moments, position "
+        "in the data and logs; C goes on from there. Fields may differ (docs/allocation.md).",
+        later=True,
+    )
     prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     reward: RewardConfig = option(default_factory=RewardConfig, later=True)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = option(default_factory=ScheduleConfig, later=True)
     evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
     mesh: MeshConfig = option(default_factory=MeshConfig, identity=False)
     compute: ComputeConfig = option(default_factory=ComputeConfig, later=True)
@@ -633,17 +641,37 @@ class RunConfig(Group):
 
     @property
     def rollouts_per_step(self) -> int:
-        """B = B_problem x n."""
+        """B = B_problem x n; of a run with a schedule, that of its first step."""
         return self.problems_per_batch * self.group_size
 
     @property
+    def sizes(self) -> Sizes:
+        """n and B_problem as functions of C; those that the run begins with where it chooses n itself."""
+        return self.schedule.sizes(self.group_size, self.problems_per_batch)
+
+    @property
     def num_steps(self) -> int:
-        """M = C / B: all steps of a run, unless a step may cost more or less than B (see `CurriculumConfig`)."""
-        return self.max_compute // self.rollouts_per_step
+        """M = C / B: all steps of a run, unless a step may cost more or less than B (see `CurriculumConfig`).
+
+        Of a run that chooses n itself, as many as it would make if it never did.
+        """
+        return sum(steps for _, steps in self.sizes.segments(self.max_compute))
+
+    @property
+    def planned_compute(self) -> int:
+        """C of those steps."""
+        return sum(size.rollouts * steps for size, steps in self.sizes.segments(self.max_compute))
+
+    @property
+    def batch_sizes(self) -> list[BatchSize]:
+        """The sizes that batches are known to have, in the order in which they come."""
+        return self.sizes.distinct(self.max_compute)
 
     @property
     def evaluation_points(self) -> tuple[int, ...]:
         """C at which to evaluate, ascending."""
+        if self.schedule.text:  # steps that differ: after the one that passes a point
+            return self.evaluation.compute_points(num_steps=self.planned_compute, rollouts_per_step=1)
         return self.evaluation.compute_points(num_steps=self.num_steps, rollouts_per_step=self.rollouts_per_step)
 
     @property
@@ -655,6 +683,14 @@ class RunConfig(Group):
     def problems_per_update(self) -> int:
         """Problems of a mini-batch."""
         return self.problems_per_batch // self.recipe.minibatches
+
+    def of_size(self, size: BatchSize) -> RunConfig:
+        """The run whose batches all have this size."""
+        fixed = {"group_size": "", "problems_per_batch": "", "source": ""}
+        schedule = dataclasses.replace(self.schedule, **fixed)
+        return dataclasses.replace(
+            self, group_size=size.group_size, problems_per_batch=size.problems, schedule=schedule
+        )
 
     @property
     def keeps_old_logprobs(self) -> bool:
@@ -691,12 +727,23 @@ class RunConfig(Group):
         """Updates between two agreement checks; 0 for none: in one process sampler and learner share their arrays."""
         return self.agreement.every if self.service.remote else 0
 
+    def as_recorded(self, recorded: Mapping[str, Any]) -> RunConfig:
+        """With what is left open as the config of a run that began has it; `recorded` is empty where none did."""
+        evaluation = self.evaluation.as_recorded(recorded.get("evaluation", {}))
+        schedule = self.schedule.as_recorded(recorded.get("schedule", {}))
+        return dataclasses.replace(self, evaluation=evaluation, schedule=schedule).begun()
+
+    def begun(self) -> RunConfig:
+        """With the group size and the number of problems that its schedules begin with."""
+        size = self.sizes.at(0)
+        return dataclasses.replace(self, group_size=size.group_size, problems_per_batch=size.problems)
+
     def resolved(self) -> RunConfig:
         """Applies the `healthy` preset and validates everything; what a run starts from.
 
         Raises:
           InputError: names the field at fault and what to do.
         """
-        config = apply_preset(self)
+        config = apply_preset(self.begun())
         validate(config)
         return config

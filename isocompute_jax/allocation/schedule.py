@@ -1,0 +1,271 @@
+"""Schedules inside a run: n, B_problem and the learning rate as functions of C, the rollouts spent so far.
+
+A batch has the sizes of the C at which it is begun, so what it is does not depend on when anything finished. C is known
+exactly: a run that is killed at a switch, or anywhere else, goes on with the same sizes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from isocompute_jax.options import check, described, field_of, nearest_word, option
+from isocompute_jax.records.errors import Field, InputError
+
+Number = TypeVar("Number", int, float)
+Kind = Literal["fixed", "breakpoints", "frontier", "theory", "auto"]
+PerProblem = Literal["uniform", "hit", "variance", "knapsack", "until_signal"]
+WORDS: Mapping[str, Kind] = {"": "fixed", "theory": "theory", "auto": "auto"}
+PIECE = re.compile(r"([^@\s]+)@(\d+)")
+SHAPES = ("constant", "cosine", "linear", "wsd")
+MOST_GROUP = 2**16
+"""Largest group size that a schedule takes: a token apiece would be a batch of gigabytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Breakpoints(Generic[Number]):
+    """A step function of C: `values[i]` from `starts[i]` rollouts on; starts rise from 0."""
+
+    starts: tuple[int, ...]
+    values: tuple[Number, ...]
+
+    def at(self, compute: int) -> Number:
+        """Its value once `compute` rollouts are spent."""
+        return self.values[bisect.bisect_right(self.starts, compute) - 1]
+
+    @property
+    def text(self) -> str:
+        """As a flag has it."""
+        return ",".join(f"{value:g}@{start}" for value, start in zip(self.values, self.starts, strict=True))
+
+
+def parse_breakpoints(where: Field, text: str, number: Callable[[str], Number], *, low: Number) -> Breakpoints[Number]:
+    """`4@0,8@2048`: 4 from the beginning, 8 from 2,048 rollouts on.
+
+    Args:
+      where: the field, for messages.
+      text: what it says.
+      number: from the text of a value to the value; ValueError where it is none.
+      low: least value.
+
+    Raises:
+      InputError: it says something else, does not begin at 0, goes back in C, or a value is below `low`.
+    """
+    found = [PIECE.fullmatch(piece.strip()) for piece in text.split(",")]
+    try:
+        pieces = [(number(match[1]), int(match[2])) for match in found if match is not None]
+    except ValueError:
+        pieces = []
+    if len(pieces) != len(found):
+        raise InputError(
+            where, f" = {text!r} is no list of VALUE@COMPUTE, such as 4@0,8@2048 (from 2,048 rollouts on 8)"
+        )
+    values, starts = zip(*pieces, strict=True)
+    if starts[0] != 0:
+        raise InputError(where, f" = {text!r} begins at {starts[0]} rollouts: say what holds from 0 on")
+    for before, after in itertools.pairwise(starts):
+        if after <= before:
+            raise InputError(
+                where, f" = {text!r} goes back in C, from {before} to {after}: give rising numbers of rollouts"
+            )
+    if not all(value >= low and math.isfinite(value) for value in values):
+        raise InputError(where, f" = {text!r}: every value must be at least {low:g}")
+    return Breakpoints(starts, values)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig:
+    """What changes inside a run as C, the rollouts spent, grows (docs/allocation.md)."""
+
+    group_size: str = option(
+        "",
+        "n as a function of C: empty, config.group_size throughout; 4@0,8@2048, from 2,048 rollouts on 8; "
+        "frontier:FILE, n*(C) of a fit's summary.json; theory, n*(C) that is predicted from the problems' measured "
+        "pass rates; auto, by what the run itself measures.",
+    )
+    problems_per_batch: str = option("", "B_problem likewise: empty, or 8@0,32@8192.")
+    learning_rate: str = option(
+        "constant",
+        "What the rate is multiplied by after its warm-up: constant; cosine, linear or wsd (constant, then linear), "
+        "which fall to `final_rate` at max_compute; or factors as 1@0,0.3@8192. The rule for B "
+        "(optimizer.lr_scaling_exponent) holds at every size.",
+    )
+    final_rate: float = option(0.1, "Factor at max_compute, of cosine, linear and wsd.", low=0, high=1)
+    decay_share: float = option(0.2, "Share of max_compute over which wsd falls, above 0.", low=0, high=1)
+    source: str = option("", "What group_size was read from; the run writes it.", flag=None)
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.sizes(8, 8)  # what it says is read, for its faults
+        if self.learning_rate not in SHAPES:
+            nearest = nearest_word(self.learning_rate, list(SHAPES))
+            if nearest and "@" not in self.learning_rate:
+                raise InputError(
+                    field_of(self, "learning_rate"),
+                    f" = {self.learning_rate!r}: did you mean {nearest!r}? Known are {', '.join(SHAPES)}, and factors "
+                    "as 1@0,0.3@8192",
+                )
+            parse_breakpoints(field_of(self, "learning_rate"), self.learning_rate, float, low=0.0)
+        if not self.decay_share > 0:
+            raise InputError(field_of(self, "decay_share"), f" = {self.decay_share} must be above 0")
+
+    @property
+    def kind(self) -> Kind:
+        """Where n comes from."""
+        text = self.group_size
+        if text in WORDS:
+            return WORDS[text]
+        return "frontier" if text.startswith("frontier:") else "breakpoints"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether n*(C) is still to be read, or predicted (`settled`)."""
+        return self.kind in ("frontier", "theory")
+
+    @property
+    def text(self) -> str:
+        """What is scheduled, in a line; empty for a run whose sizes and rate are fixed."""
+        found = [f"n {self.source or self.group_size}" if self.group_size else ""]
+        found += [f"B {self.problems_per_batch}" if self.problems_per_batch else ""]
+        found += [f"rate {self.learning_rate}" if self.learning_rate != "constant" else ""]
+        return "; ".join(filter(None, found))
+
+    def sizes(self, group_size: int, problems_per_batch: int) -> Sizes:
+        """n and B_problem as functions of C, given those of a run that has no schedule for one of them.
+
+        `auto`, and what is open, has the given n from the start.
+        """
+        n, problems = Breakpoints((0,), (group_size,)), Breakpoints((0,), (problems_per_batch,))
+        if self.kind == "breakpoints":
+            where = field_of(self, "group_size")
+            n = parse_breakpoints(where, self.group_size, int, low=2)
+            if max(n.values) > MOST_GROUP:
+                raise InputError(
+                    where,
+                    f": no memory holds a batch of groups of {max(n.values):,} rollouts; the largest that is taken is "
+                    f"{MOST_GROUP:,}",
+                )
+        if self.problems_per_batch:
+            problems = parse_breakpoints(field_of(self, "problems_per_batch"), self.problems_per_batch, int, low=1)
+        return Sizes(n, problems)
+
+    def rate_factor(self, compute: int, max_compute: int) -> float:
+        """What the learning rate is multiplied by once `compute` of `max_compute` rollouts are spent."""
+        spent = min(compute / max_compute, 1.0)
+        if self.learning_rate not in SHAPES:
+            return parse_breakpoints(field_of(self, "learning_rate"), self.learning_rate, float, low=0.0).at(compute)
+        left = {
+            "constant": 1.0,
+            "cosine": (1 + math.cos(math.pi * spent)) / 2,
+            "linear": 1 - spent,
+            "wsd": min((1 - spent) / self.decay_share, 1.0),
+        }[self.learning_rate]
+        return 1.0 if self.learning_rate == "constant" else self.final_rate + (1 - self.final_rate) * left
+
+    def as_recorded(self, recorded: Mapping[str, Any]) -> ScheduleConfig:
+        """With n*(C) as the config.json of a run has it, which was read, or predicted, when the run began."""
+        if self.is_open and recorded.get("source") == self.group_size:
+            return dataclasses.replace(self, group_size=recorded["group_size"], source=recorded["source"])
+        return self
+
+    def settled(self, group_sizes: Breakpoints[int]) -> ScheduleConfig:
+        """With these in place of where they come from."""
+        return dataclasses.replace(self, group_size=group_sizes.text, source=self.group_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSize:
+    """Of one batch: P problems, n rollouts of each, on average where a policy deals them."""
+
+    problems: int
+    group_size: int
+
+    @property
+    def rollouts(self) -> int:
+        """B."""
+        return self.problems * self.group_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """n and B_problem as functions of C."""
+
+    group_size: Breakpoints[int]
+    problems_per_batch: Breakpoints[int]
+
+    def at(self, compute: int) -> BatchSize:
+        """Of a batch that is begun once `compute` rollouts are asked for."""
+        return BatchSize(self.problems_per_batch.at(compute), self.group_size.at(compute))
+
+    def segments(self, max_compute: int) -> Iterator[tuple[BatchSize, int]]:
+        """The sizes that a run of so many rollouts has, one after the other, and how many steps it makes of each."""
+        starts = sorted({*self.group_size.starts, *self.problems_per_batch.starts})
+        compute = 0
+        for end in (*starts[1:], max_compute):
+            size = self.at(compute)
+            end = min(end, max_compute)
+            room = (max_compute - compute) // size.rollouts
+            steps = min(max(-(-(end - compute) // size.rollouts), 0), room)
+            if steps:
+                compute += steps * size.rollouts
+                yield size, steps
+
+    def distinct(self, max_compute: int) -> list[BatchSize]:
+        """The sizes that a run has, each once, in the order in which they come."""
+        return list(dict.fromkeys(size for size, _ in self.segments(max_compute)))
+
+
+def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_set_size: int) -> Breakpoints[int]:
+    """n*(C) of a fit's summary.json: of every budget that it compares, the n that leads there.
+
+    Args:
+      path: the file.
+      where: the field that names it, for messages.
+      problem_set_size: D of the run.
+
+    Raises:
+      InputError: there is no such file, it is no summary with a frontier, or its runs had another number of problems.
+    """
+    try:
+        summary = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        rows = summary["frontier"]["budgets"]
+        found = [(float(row["compute"]), int(row["group_size"])) for row in rows]
+        sizes = {int(run["problem_set_size"]) for run in summary["inputs"]} - {0}  # which tables may leave out
+    except FileNotFoundError:
+        raise InputError(
+            where, f": {path} does not exist; `python -m isocompute_jax.fit` writes a summary.json"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(where, f": {path} is no summary.json of a fit with a frontier ({error!r})") from error
+    if not found:
+        raise InputError(where, f": the frontier of {path} has no budgets; fit a sweep over group_size")
+    if sizes and sizes != {problem_set_size}:
+        raise InputError(
+            where,
+            f": {path} is of runs with {', '.join(map(str, sorted(sizes)))} training problems, and this run has "
+            f"{problem_set_size}: n*(C) depends on them; fit a sweep on these problems",
+        )
+    return from_leaders(found)
+
+
+def from_leaders(leaders: list[tuple[float, int]]) -> Breakpoints[int]:
+    """The schedule that follows (C, the n that leads there), rising in C.
+
+    From one budget to the next it changes halfway, in log C, and it never falls: a schedule that went back would
+    follow noise between ties.
+    """
+    starts, values = [0], [max(leaders[0][1], 2)]
+    for (before, _), (after, n) in itertools.pairwise(leaders):
+        if n > values[-1]:
+            starts.append(max(round(math.sqrt(before * after)), starts[-1] + 1))
+            values.append(n)
+    return Breakpoints(tuple(starts), tuple(values))

@@ -1,0 +1,114 @@
+"""A fork: a run that begins from a checkpoint of another one, with fields that differ.
+
+Its directory is given what the other run's directory had at that checkpoint, logs included, and then it is resumed as
+any run is: weights, moments, position in the data and history go on, and C counts all that led to the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.learner import checkpoint
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import CONFIG, InputError
+from isocompute_jax.records.identity import differences
+
+LOG = logging.getLogger(__name__)
+
+LOGS = (run_files.METRICS, run_files.ROLLOUTS, run_files.EVAL, run_files.AGREEMENT)
+KEPT = (
+    ("train_set", "the position in the data is of its problems"),
+    ("problem_set_size", "the position in the data is of its problems"),
+    ("curriculum.train_sets", "the position in the data is of its problems"),
+    ("optimizer.moments", "moments are stored so"),
+)
+"""Fields that a fork has in common with the run that it begins from, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The checkpoint that a run begins from."""
+
+    run: pathlib.Path
+    checkpoint: pathlib.Path
+    step: int
+    compute: int
+
+
+def origin_of(config: RunConfig) -> Origin:
+    """The checkpoint that `config.fork` names, the last whole one where it names none.
+
+    Raises:
+      InputError: there is no such run or checkpoint, it is damaged, it has spent all that this run may, or a field
+        differs that may not.
+    """
+    text = config.fork
+    name, at, last = text.rpartition("@")
+    run, step = (pathlib.Path(name), int(last)) if at and last.isdigit() else (pathlib.Path(text), None)
+    theirs = run_files.read_run(run).config.get("config", {})
+    directory = run / run_files.CHECKPOINTS
+    found = {}
+    for number in sorted(checkpoint.names(directory)):
+        path = directory / str(number)
+        if checkpoint.damage(path) is None:
+            ledger = checkpoint.read_loop(path)["ledger"]
+            found[int(ledger["step"])] = path, int(ledger["compute"])
+    if not found or (step is not None and step not in found):
+        there = f"; there are steps {', '.join(map(str, found))}" if found else ""
+        raise InputError(
+            f"config.fork = {text!r}: {directory} holds no whole checkpoint of {step or 'any'} step{there}"
+        )
+    step = max(found) if step is None else step
+    path, compute = found[step]
+    if compute >= config.max_compute:
+        raise InputError(
+            f"config.fork = {text!r} has spent {compute:,} rollouts at step {step}, and {CONFIG.max_compute} = "
+            f"{config.max_compute:,}: a fork's compute counts from the beginning of the run it comes from; raise it"
+        )
+    changed = differences(config, theirs)
+    for field, why in KEPT:
+        for difference in changed:
+            if difference.startswith(f"config.{field}"):
+                raise InputError(f"{difference}: a fork has this in common with the run it begins from, because {why}")
+    return Origin(run, path, step, compute)
+
+
+def ancestry(config: RunConfig) -> dict[str, Any]:
+    """What config.json says of where a fork comes from; empty for a run that begins by itself.
+
+    Raises:
+      InputError: as `origin_of` does.
+    """
+    if not config.fork:
+        return {}
+    origin = origin_of(config)
+    parent = run_files.read_run(origin.run).config
+    changed = [text for text in differences(config, parent.get("config", {})) if not text.startswith("config.fork")]
+    found = {"run": str(origin.run), "step": origin.step, "compute": origin.compute, "changed": changed}
+    return {"fork": found | ({"fork": parent["fork"]} if "fork" in parent else {})}
+
+
+def begin(path: pathlib.Path, config: RunConfig) -> None:
+    """Puts what the run comes from into its directory, unless it has a checkpoint; the checkpoint comes last.
+
+    A process that is killed meanwhile leaves a directory in which the same command does all of it again.
+    """
+    target = path / run_files.CHECKPOINTS
+    if not config.fork or target.exists():
+        return
+    origin = origin_of(config)
+    for name in LOGS:
+        if (origin.run / name).exists():
+            shutil.copy(origin.run / name, path / name)
+            run_files.cut_back(path / name, step=origin.step)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=path, prefix=f".{run_files.CHECKPOINTS}."))
+    shutil.copytree(origin.checkpoint, temporary / origin.checkpoint.name)
+    temporary.chmod(0o755)
+    temporary.rename(target)
+    LOG.info("%s begins from step %d of %s, after %d rollouts", path, origin.step, origin.run, origin.compute)

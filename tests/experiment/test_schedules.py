@@ -1,0 +1,140 @@
+"""Runs whose sizes and rate change as they go: exact C, exact resume at a switch, forks."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from isocompute_jax import learner, tasks
+from isocompute_jax.allocation.schedule import ScheduleConfig
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import CurriculumConfig
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from tests.experiment import builders
+
+SCHEDULE = ScheduleConfig("4@0,8@128,16@500", "4@0,2@300", "cosine")
+
+
+@pytest.fixture(scope="module")
+def scheduled(base_run):
+    return dataclasses.replace(base_run, max_compute=700, schedule=SCHEDULE)
+
+
+@pytest.fixture(scope="module")
+def reference(scheduled, tmp_path_factory):
+    path = tmp_path_factory.mktemp("scheduled") / "run"
+    loop.train(scheduled, path)
+    return path
+
+
+def test_every_rollout_is_booked_and_every_rate_is_that_of_its_size(scheduled, reference):
+    lines, compute = builders.log_lines(reference, run_files.METRICS), 0
+    for line in lines:
+        size = scheduled.sizes.at(compute)
+        assert (line["group_size"], line["problems_per_batch"]) == (size.group_size, size.problems)
+        peak = learner.make_schedule(scheduled.optimizer, rollouts_per_step=size.rollouts)(line["step"] - 1)
+        assert line["learning_rate"] == float(np.asarray(peak)) * SCHEDULE.rate_factor(compute, 700)
+        compute += size.rollouts
+        assert line["compute"] == compute
+    config = scheduled.resolved()
+    assert len(lines) == config.num_steps and compute == config.planned_compute
+    epochs = [line["epochs"] for line in builders.log_lines(reference, run_files.EVAL)]
+    drawn = sum(line["problems_per_batch"] for line in lines)
+    assert epochs[-1] == drawn / 16
+    written = json.loads((reference / run_files.CONFIG).read_text())
+    assert written["schedule"] == f"n {SCHEDULE.group_size}; B {SCHEDULE.problems_per_batch}; rate cosine"
+    assert written["group_size"] == 4 and written["num_steps"] == len(lines)
+
+
+def test_interrupted_at_a_switch_it_ends_with_the_same_bits(scheduled, reference, tmp_path):
+    lines = builders.log_lines(reference, run_files.METRICS)
+    sizes = [(line["group_size"], line["problems_per_batch"]) for line in lines]
+    switches = [step for step in range(1, len(sizes)) if sizes[step] != sizes[step - 1]]
+    assert len(switches) == 3
+    for step in switches:
+        with builders.interrupted_in_step(step), pytest.raises(KeyboardInterrupt):
+            loop.train(scheduled, tmp_path / "run")
+    loop.train(scheduled, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"curriculum": CurriculumConfig(dynamic_sampling=True, max_sampled_batches=2.0)},
+        {"max_staleness": 3, "asynchrony": "phases"},
+    ],
+    ids=["dynamic sampling", "phases"],
+)
+def test_other_ways_to_draw_cross_a_switch_and_resume(scheduled, changes, tmp_path):
+    config = dataclasses.replace(scheduled, **changes)
+    loop.train(config, tmp_path / "whole")
+    with builders.interrupted_in_step(9), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "halves")
+    loop.train(config, tmp_path / "halves")
+    builders.assert_same_run(tmp_path / "halves", tmp_path / "whole")
+    lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
+    assert {line["group_size"] for line in lines} == {4, 8, 16} and lines[-1]["compute"] <= 700
+
+
+def test_a_fork_with_nothing_changed_is_the_run_itself(scheduled, reference, tmp_path):
+    half = dataclasses.replace(scheduled, checkpoints=dataclasses.replace(scheduled.checkpoints, keep_every=8))
+    loop.train(half, tmp_path / "whole")
+    fork = dataclasses.replace(half, fork=f"{tmp_path / 'whole'}@8")
+    loop.train(fork, tmp_path / "fork")
+    for name in (run_files.METRICS, run_files.EVAL):
+        assert builders.log_lines(tmp_path / "fork", name) == builders.log_lines(reference, name)
+    ours, theirs = (builders.final_checkpoint(tmp_path / name) for name in ("fork", "whole"))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(ours[0], theirs[0], strict=True))
+
+
+def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference, tmp_path):
+    config = dataclasses.replace(
+        scheduled, fork=str(reference), schedule=ScheduleConfig(), group_size=8, max_compute=900, problems_per_batch=4
+    )
+    loop.train(config, tmp_path / "fork")
+    parent, lines = (builders.log_lines(path, run_files.METRICS) for path in (reference, tmp_path / "fork"))
+    assert lines[: len(parent)] == parent
+    assert lines[-1]["compute"] == parent[-1]["compute"] + 32 * (len(lines) - len(parent)) <= 900
+    written = json.loads((tmp_path / "fork" / run_files.CONFIG).read_text())
+    assert written["schedule"] == "fork"
+    assert written["fork"]["step"] == len(parent) and written["fork"]["compute"] == parent[-1]["compute"]
+    assert any(text.startswith("config.group_size: 4 there, 8 here") for text in written["fork"]["changed"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"fork": "nowhere"}, "not a run directory"),
+        ({"fork": "RUN@3"}, "holds no whole checkpoint of that step"),
+        ({"fork": "RUN", "max_compute": 650}, "a fork's compute counts from the beginning"),
+        ({"fork": "RUN", "problem_set_size": 12, "max_compute": 900}, "the position in the data is of its problems"),
+        ({"schedule": ScheduleConfig(problems_per_batch="4@0,99@100")}, "a batch of 99 problems, but the training set"),
+        ({"schedule": ScheduleConfig("theory")}, "it knows runs without KL and entropy terms"),
+    ],
+)
+def test_what_is_refused_leaves_no_run_behind(scheduled, reference, changes, says, tmp_path):
+    changes = {
+        name: str(reference).join(value.split("RUN")) if name == "fork" else value for name, value in changes.items()
+    }
+    with pytest.raises(InputError, match=says):
+        loop.train(dataclasses.replace(scheduled, **changes), tmp_path / "run")
+    assert not (tmp_path / "run" / run_files.CONFIG).exists()
+
+
+def test_theory_schedules_measured_problems(scheduled, tmp_path):
+    problems = tasks.read_problems(scheduled.train_set)
+    measured = [dataclasses.replace(problem, measured={"avg@16": 0.05}) for problem in problems]
+    tasks.write_problems(tmp_path / "train.jsonl", measured)
+    config = dataclasses.replace(
+        scheduled,
+        train_set=str(tmp_path / "train.jsonl"),
+        loss=dataclasses.replace(scheduled.loss, kl_coef=0.0, entropy_coef=0.0),
+        schedule=ScheduleConfig("theory"),
+    )
+    loop.train(config, tmp_path / "run")
+    written = json.loads((tmp_path / "run" / run_files.CONFIG).read_text())
+    assert written["schedule"] == "n theory" and written["config"]["schedule"]["group_size"].startswith("4@0")
+    loop.train(config, tmp_path / "run")  # done: it is recognised
