@@ -219,6 +219,12 @@ class Sizes:
                 compute += steps * size.rollouts
                 yield size, steps
 
+    def unpaid(self, max_compute: int) -> list[BatchSize]:
+        """The sizes that begin before the end of a run of so many rollouts and have no step in it."""
+        starts = {*self.group_size.starts, *self.problems_per_batch.starts}
+        begun = [self.at(start) for start in sorted(starts) if start < max_compute]
+        return [size for size in begun if size not in self.distinct(max_compute)]
+
     def distinct(self, max_compute: int) -> list[BatchSize]:
         """The sizes that a run has, each once, in the order in which they come."""
         return list(dict.fromkeys(size for size, _ in self.segments(max_compute)))

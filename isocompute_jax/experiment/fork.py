@@ -60,10 +60,8 @@ def origin_of(config: RunConfig) -> Origin:
             ledger = checkpoint.read_loop(path)["ledger"]
             found[int(ledger["step"])] = path, int(ledger["compute"])
     if not found or (step is not None and step not in found):
-        there = f"; there are steps {', '.join(map(str, found))}" if found else ""
-        raise InputError(
-            f"config.fork = {text!r}: {directory} holds no whole checkpoint of {step or 'any'} step{there}"
-        )
+        there = f"; there are those of steps {', '.join(map(str, found))}" if found else ""
+        raise InputError(f"config.fork = {text!r}: {directory} holds no such whole checkpoint{there}")
     step = max(found) if step is None else step
     path, compute = found[step]
     if compute >= config.max_compute:

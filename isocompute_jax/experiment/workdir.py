@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 import isocompute_jax
 from isocompute_jax import model
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment import fork
 from isocompute_jax.experiment.config import RunConfig
@@ -218,7 +219,7 @@ def locked(path: pathlib.Path, what: str) -> Iterator[None]:
         yield
 
 
-RECORDS = (Problem, Completion, RolloutGroup, Sampled)
+RECORDS = (Problem, Completion, RolloutGroup, BatchSize, Sampled)
 """What travels between the processes of a run."""
 
 

@@ -109,7 +109,7 @@ def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(InputError, match="is no summary.json of a fit"):
+    with pytest.raises(InputError, match=r"is no summary\.json of a fit"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
 
 

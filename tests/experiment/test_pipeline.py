@@ -223,7 +223,7 @@ def test_staleness_by_hand():
     """Four tokens at update 5, one of them context: ages 0, 2 and 3 are trained, the oldest of all is 4."""
     sampler = ScriptedSampler(lambda out: 0)
     sampler.update_weights(None, version=0)
-    sampler.submit(make_requests(PROBLEMS[:1], 0))
+    sampler.submit(make_requests(PROBLEMS[:1], 0, 2))
     [group] = sampler.completed()
     [completion, _] = group.completions
     object.__setattr__(completion, "policy_versions", np.array([1, 2, 3, 5], np.int32))

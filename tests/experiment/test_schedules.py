@@ -108,10 +108,11 @@ def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference,
     ("changes", "says"),
     [
         ({"fork": "nowhere"}, "not a run directory"),
-        ({"fork": "RUN@3"}, "holds no whole checkpoint of that step"),
+        ({"fork": "RUN@3"}, "holds no such whole checkpoint; there are those of steps"),
         ({"fork": "RUN", "max_compute": 650}, "a fork's compute counts from the beginning"),
         ({"fork": "RUN", "problem_set_size": 12, "max_compute": 900}, "the position in the data is of its problems"),
         ({"schedule": ScheduleConfig(problems_per_batch="4@0,99@100")}, "a batch of 99 problems, but the training set"),
+        ({"schedule": ScheduleConfig("4@0,64@650")}, "comes to steps of 4 x 64 rollouts when less than one of them"),
         ({"schedule": ScheduleConfig("theory")}, "it knows runs without KL and entropy terms"),
     ],
 )
@@ -136,5 +137,8 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
     )
     loop.train(config, tmp_path / "run")
     written = json.loads((tmp_path / "run" / run_files.CONFIG).read_text())
-    assert written["schedule"] == "n theory" and written["config"]["schedule"]["group_size"].startswith("4@0")
+    assert (
+        written["schedule"] == "n theory"
+        and written["config"]["schedule"]["group_size"] == f"{written['group_size']}@0"
+    )
     loop.train(config, tmp_path / "run")  # done: it is recognised

@@ -98,6 +98,12 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
             f"{config.group_size} rollouts"
         )
+    unpaid = next((size for size in config.sizes.unpaid(config.max_compute)), None)
+    if unpaid is not None and config.num_steps:
+        yield (
+            f"schedule comes to steps of {unpaid.problems} x {unpaid.group_size} rollouts when less than one of them is "
+            f"left of config.max_compute = {config.max_compute}: end it before, or raise max_compute"
+        )
     if sampling.top_p != 1:
         yield (
             f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
