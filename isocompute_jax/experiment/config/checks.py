@@ -101,8 +101,8 @@ def _faults(config: RunConfig) -> Iterator[str]:
     unpaid = next((size for size in config.sizes.unpaid(config.max_compute)), None)
     if unpaid is not None and config.num_steps:
         yield (
-            f"schedule comes to steps of {unpaid.problems} x {unpaid.group_size} rollouts when less than one of them is "
-            f"left of config.max_compute = {config.max_compute}: end it before, or raise max_compute"
+            f"schedule comes to steps of {unpaid.problems} x {unpaid.group_size} rollouts when less than one of them "
+            f"is left of config.max_compute = {config.max_compute}: end it before, or raise max_compute"
         )
     if sampling.top_p != 1:
         yield (
