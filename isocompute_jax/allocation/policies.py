@@ -289,5 +289,6 @@ def _largest(gains: np.ndarray, blocks: int, room: np.ndarray) -> np.ndarray:
     """
     places, steps = np.indices(gains.shape)
     possible = steps < room[:, None]
-    order = np.lexsort((places[possible], steps[possible], -gains[possible]))[:blocks]
-    return np.bincount(places[possible][order], minlength=len(gains))
+    place, step, gain = places[possible], steps[possible], gains[possible]
+    order = np.argsort(-gain[by := np.argsort(step * len(gains) + place)], kind="stable")[:blocks]
+    return np.bincount(place[by][order], minlength=len(gains))

@@ -2,6 +2,7 @@
 
 import itertools
 import typing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,14 +54,14 @@ def test_no_other_deal_is_worth_more(policy):
 
 def test_until_signal_by_hand():
     belief = Belief(np.array([1.0, 1.0, 1.0, 0.2]), np.array([1.0, 9.0, 1.0, 9.0]))
-    total = {"total": 24, "block": 2}
+    total: dict[str, Any] = {"total": 24, "block": 2}
     assert deal("until_signal", belief, **total).tolist() == [2, 2, 2, 2]
     rounds = [np.array(r) for r in ([0, 1], [0, 0], [1, 1], [0, 0])]
     assert deal("until_signal", belief, rounds, **total).tolist() == [0, 2, 2, 2]  # as much again
     rounds = [np.array(r) for r in ([0, 1], [0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0])]
     assert deal("until_signal", belief, rounds, **total).tolist() == [0, 4, 0, 4]
     assert deal("until_signal", belief, rounds, **total, most=6).tolist() == [0, 2, 0, 2]
-    short = {"total": 16, "block": 2}  # one block for two: the one that it gives a signal more likely
+    short: dict[str, Any] = {"total": 16, "block": 2}  # one block for two: the one that it gives a signal more likely
     assert deal("until_signal", belief, rounds, **short).tolist() == [0, 2, 0, 0]
     rounds[1] = rounds[3] = np.array([0, 0, 1, 0])  # all have a signal: what is left goes to those with fewest
     assert deal("until_signal", belief, rounds, **total).tolist() == [4, 2, 2, 2]
