@@ -35,6 +35,17 @@ def worst_at_k(correct: np.ndarray, samples: int, k: int) -> float:
     return float(np.mean(_all_drawn(np.asarray(correct), samples, k)))
 
 
+def halves(correct: np.ndarray, samples: int) -> tuple[float, float]:
+    """avg of the problems at even places of a set, and of those at odd ones: what decides, and what judges it.
+
+    `correct`: [P] counts out of `samples`, in the order of the set; P >= 2.
+    """
+    correct = np.asarray(correct)
+    if correct.size < 2:
+        raise ValueError("one problem has no two halves")
+    return avg_at_k(correct[::2], samples), avg_at_k(correct[1::2], samples)
+
+
 def solve_rate_histogram(correct: np.ndarray, samples: int) -> list[int]:
     """Number of problems with 0, 1, ..., `samples` correct samples (length `samples` + 1)."""
     return np.bincount(np.asarray(correct, dtype=np.int64), minlength=samples + 1).tolist()

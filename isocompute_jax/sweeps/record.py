@@ -8,7 +8,8 @@ group_size, problems_per_batch, compute, avg@4, ...), one for each config field 
 
     solve_counts    [problems] how many of `samples` completions solved each problem, in the order of the set
     train/NAME      mean of a column of metrics.jsonl over the steps since the evaluation before
-    schedule        of scheduled runs, what changes within them; they have `train/group_size` too
+    schedule        of scheduled runs, what changes within them; they have `train/group_size` too, and
+    avg@k_even/_odd avg@k of the problems at even and at odd places of the set (`records.metrics.halves`)
 
 Under `METADATA` the schema has a JSON object, the fields of `Facts`.
 """
@@ -33,6 +34,7 @@ import pyarrow.parquet as pq
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import SCHEDULE, identity_of, schedule_of
+from isocompute_jax.records.metrics import halves
 
 METADATA = b"isocompute_jax"
 SUFFIX = ".parquet"
@@ -227,8 +229,20 @@ def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
             **{name: line.get(name) for name in EVALUATED},
             **{name: line[name] for name in line if name.partition("@")[0] in ("avg", "best", "worst")},
             **{f"train/{name}": _mean(since, name) for name in AVERAGED},
-            **({SCHEDULE: schedule, "train/group_size": _mean(since, "group_size")} if schedule else {}),
+            **(_of_schedule(schedule, since, line) if schedule else {}),
         }
+
+
+def _of_schedule(
+    schedule: str, since: Sequence[Mapping[str, Any]], line: Mapping[str, Any]
+) -> dict[str, str | float | None]:
+    """Columns of a scheduled run: what changes, its n, and the halves of the problems, where one may have decided."""
+    counts, samples = line.get("solve_counts") or (), line.get("samples")
+    found: dict[str, str | float | None] = {SCHEDULE: schedule, "train/group_size": _mean(since, "group_size")}
+    if samples and len(counts) > 1:
+        even, odd = halves(np.asarray(counts), samples)
+        found |= {f"avg@{samples}_even": even, f"avg@{samples}_odd": odd}
+    return found
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:

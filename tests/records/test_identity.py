@@ -7,6 +7,7 @@ import pytest
 
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig, override
 from isocompute_jax.options import option
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import (
     LATER,
     NOT_IDENTIFYING,
@@ -140,3 +141,17 @@ def test_a_group_passes_on_what_it_is_declared_as():
         "it.kept.a: 2 there, 1 here",
         "it.repeated.a: 3 there, 1 here",
     ]
+
+
+def test_seeds_of_a_schedule_are_replicates_and_a_fixed_run_is_none_of_them():
+    def content(seed, schedule=None, **fields):
+        block = {"model": "m", "max_compute": 1024, **fields}
+        return {"seed": seed, "group_size": 4, "identity": block} | ({} if schedule is None else {"schedule": schedule})
+
+    one, two = (curve_identity_of(content(seed, "n auto", **{"schedule.group_size": "auto"})) for seed in (0, 1))
+    assert one == two and one["schedule"] == "n auto"
+    assert one["max_compute"] == 1024  # a schedule may know where it ends
+    fixed = [curve_identity_of(content(0, schedule)) for schedule in (None, "")]
+    assert fixed[0] == fixed[1] == {"model": "m", "group_size": 4}
+    with pytest.raises(InputError, match="schedule is 3, not a text"):
+        identity_of(content(0, 3))

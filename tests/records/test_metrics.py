@@ -76,3 +76,9 @@ def test_histogram_counts_every_problem_once(correct):
 def test_nonsense_is_refused(estimator, correct, samples, k, complaint):
     with pytest.raises(ValueError, match=complaint):
         estimator(np.array(correct, int), samples, k)
+
+
+def test_halves_are_the_even_and_the_odd_places():
+    assert metrics.halves(np.array([4, 0, 2, 1, 0]), 4) == (0.5, 0.125)
+    with pytest.raises(ValueError, match="one problem"):
+        metrics.halves(np.array([4]), 4)

@@ -202,6 +202,7 @@ def test_a_schedule_is_kept_and_reads_back_the_same(sweep, tmp_path):
         ("n auto", 3),
         ("n auto", 7),
     ]
+    assert [(row["avg@4_even"], row["avg@4_odd"]) for row in rows] == [(0.5, 0.0), (0.75, 0.0), (1.0, 0.0)]
     assert sorted(curves_of(found, "avg@4")) == [4, 8]
     runs, _ = read_curves([str(tmp_path / "gallery/hard.parquet")], ReadOptions())
     assert {run.run: run.schedule for run in runs} == {"n=4,seed=0": "", "n=8,seed=0": "", "n=2,seed=0": "n auto"}
