@@ -17,12 +17,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
+from isocompute_jax.allocation.policies import Policy, check_deal
 from isocompute_jax.options import check, described, field_of, nearest_word, option
 from isocompute_jax.records.errors import Field, InputError
 
 Number = TypeVar("Number", int, float)
 Kind = Literal["fixed", "breakpoints", "frontier", "theory", "auto"]
-PerProblem = Literal["uniform", "hit", "variance", "knapsack", "until_signal"]
 WORDS: Mapping[str, Kind] = {"": "fixed", "theory": "theory", "auto": "auto"}
 PIECE = re.compile(r"([^@\s]+)@(\d+)")
 SHAPES = ("constant", "cosine", "linear", "wsd")
@@ -101,10 +101,26 @@ class ScheduleConfig:
     )
     final_rate: float = option(0.1, "Factor at max_compute, of cosine, linear and wsd.", low=0, high=1)
     decay_share: float = option(0.2, "Share of max_compute over which wsd falls, above 0.", low=0, high=1)
+    per_problem: Policy = option(
+        "uniform",
+        "Who gets how many of a step's rollouts, n of each problem on average: uniform; by what is known of its rate, "
+        "variance or knapsack; in rounds, by this step's rewards too, hit or until_signal (docs/allocation.md).",
+    )
+    block: int = option(2, "Rollouts that such a policy deals at once, and the least that a problem gets.", low=2)
+    most: int = option(0, "Rollouts that it gives a problem at most; 0 for no limit.", low=0)
+    noise_every: int = option(
+        0,
+        "Steps from one measurement of the gradient's noise, between problems and within them, to the next (64 cost "
+        "about 2%); 0 for none.",
+        low=0,
+        identity=False,
+    )
     source: str = option("", "What group_size was read from; the run writes it.", flag=None)
 
     def __post_init__(self) -> None:
         check(self)
+        for n in self.sizes(self.block, 8).group_size.values:
+            check_deal(self.per_problem, group_size=n, block=self.block, most=self.most)
         self.sizes(8, 8)  # what it says is read, for its faults
         if self.learning_rate not in SHAPES:
             nearest = nearest_word(self.learning_rate, list(SHAPES))
@@ -137,6 +153,7 @@ class ScheduleConfig:
         found = [f"n {self.source or self.group_size}" if self.group_size else ""]
         found += [f"B {self.problems_per_batch}" if self.problems_per_batch else ""]
         found += [f"rate {self.learning_rate}" if self.learning_rate != "constant" else ""]
+        found += [f"per problem {self.per_problem}" if self.per_problem != "uniform" else ""]
         return "; ".join(filter(None, found))
 
     def sizes(self, group_size: int, problems_per_batch: int) -> Sizes:

@@ -17,6 +17,7 @@ import logging
 import os
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from isocompute_jax import learner
@@ -38,10 +39,12 @@ from isocompute_jax.experiment.metrics import (
     step_speed,
     what_was_not_measured,
 )
+from isocompute_jax.experiment.noise import noise_columns
 from isocompute_jax.experiment.progress import NO_STEPS, Interrupt, Profiler, Report, check_steps, progress
 from isocompute_jax.experiment.updates import lay_out, make_updates, shared_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, Interrupted, RunError
+from isocompute_jax.records.rollout import RolloutGroup
 
 LOG = logging.getLogger(__name__)
 
@@ -168,6 +171,8 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     learning_rate = parts.learning_rate(now, state.ledger.compute, batch.sampled.size)
     groups = batch.sampled.groups
     columns: dict[str, Any] = {**rollout_metrics(groups), **reward_metrics(groups)}
+    columns |= measured_noise(parts, state, groups)
+    phases.end("noise")
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
     updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")
@@ -194,6 +199,14 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     if is_kept(config, now + 1):
         state = workdir.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))
     return state
+
+
+def measured_noise(parts: Parts, state: LoopState, groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    """The noise of the gradient at these weights, on one step in `schedule.noise_every`."""
+    every = parts.config.schedule.noise_every
+    return (
+        noise_columns(parts, state.learner, groups, step=state.step) if every and (state.step + 1) % every == 0 else {}
+    )
 
 
 def adapt_entropy_coef(parts: Parts, state: LoopState, entropy: float) -> tuple[LoopState, float | None]:

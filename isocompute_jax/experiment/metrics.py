@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from isocompute_jax.experiment.build import Parts
     from isocompute_jax.experiment.loop_state import ReadyBatch
 
-PHASES = ("weights", "sampling", "waiting", "grading", "logprobs", "packing", "update", "checkpoint")
+PHASES = ("weights", "sampling", "waiting", "grading", "logprobs", "packing", "noise", "update", "checkpoint")
 """What a step's time goes to.
 
     weights     new weights on their way to the sampler
@@ -45,6 +45,7 @@ PHASES = ("weights", "sampling", "waiting", "grading", "logprobs", "packing", "u
     grading     in this process, or waiting for the last graders
     logprobs    scores before the updates (old policy, reference in the reward)
     packing     laying tokens out and what they are worth
+    noise       measuring the gradient's, where schedule.noise_every asks for it
     update      the updates; scores of a reference in the loss are part of them
     checkpoint  the one written after the step before
 """

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from isocompute_jax.allocation.policies import check_deal
 from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -133,9 +134,25 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"{config.mesh.context}, the parts that rows are cut into: change one of them"
         )
     yield from _update_faults(config)
+    yield from _deal_faults(config)
     yield from _asynchrony_faults(config)
     yield from _curriculum_faults(config)
     yield from _checkpoint_faults(config)
+
+
+def _deal_faults(config: RunConfig) -> Iterator[str]:
+    """Of counts that differ from problem to problem."""
+    policy, block, most = config.schedule.per_problem, config.schedule.block, config.schedule.most
+    if policy == "uniform":
+        return
+    with fields_called("config.schedule."):
+        for size in config.batch_sizes:
+            check_deal(policy, group_size=size.group_size, block=block, most=most)
+    if config.curriculum.dynamic_sampling:
+        yield (
+            f"schedule.per_problem = {policy!r} with config.curriculum.dynamic_sampling: a step that draws further "
+            "problems has no fixed number of rollouts to deal; choose one of them"
+        )
 
 
 def _update_faults(config: RunConfig) -> Iterator[str]:
