@@ -4,7 +4,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.vllm.builders import LONG, SHORT, learner_logprobs, stacked, tensors_of
+from tests.vllm.builders import LONG, SHORT, collect, learner_logprobs, stacked, tensors_of
 
 pytestmark = pytest.mark.vllm
 
@@ -30,6 +30,16 @@ def test_the_same_seed_draws_the_same_tokens(served):
     assert len({tuple(row) for row in first.tolist()}) == 4
     for change in ({"seed": 3}, {"step": 3}, {"problem_id": "q"}):
         assert (stacked(client.sample(SHORT, 4, 30, **change))[0] != first).any(axis=1).all()
+
+
+def test_groups_of_unequal_size_are_drawn_side_by_side(served):
+    client, config, params, _ = served("tied")
+    sizes = (2, 16, 6)
+    calls = [client.stub.Sample(client.request(SHORT, size, 30, problem_id=f"p{size}"), timeout=120) for size in sizes]
+    for size, call in zip(sizes, calls, strict=True):
+        tokens, logprobs, _ = stacked(collect(call))
+        assert tokens.shape == (size, 30) and len({tuple(row) for row in tokens.tolist()}) == size
+        np.testing.assert_allclose(logprobs, learner_logprobs(config, params, SHORT, tokens, 1.0), atol=1e-4)
 
 
 def test_stop_tokens_end_a_completion_and_no_others_do(served):
