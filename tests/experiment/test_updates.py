@@ -333,7 +333,7 @@ UNEQUAL = make_groups(((1, 0), (0, 1, 1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (
 def unequal_parts(loss=LossConfig(), **recipe: Any) -> Any:  # noqa: B008 (frozen)
     parts = parts_of(loss=loss, **recipe)
     shape = learner.batch_shape(**SIZES, problems_per_batch=6, microbatch_tokens=40, block=2)
-    parts.block, parts.lay_out = 2, lambda groups, kept: shape.lay_out(groups, kept=kept)
+    parts.block, parts.lay_outs = 2, lambda size: lambda groups, kept: shape.lay_out(groups, kept=kept)
     return parts
 
 
