@@ -92,6 +92,7 @@ class ScheduleConfig:
         "frontier:FILE, n*(C) of a fit's summary.json; theory, n*(C) that is predicted from the problems' measured "
         "pass rates; auto, by what the run itself measures.",
     )
+    largest: int = option(256, "Largest n that `auto` comes to.", low=2)
     problems_per_batch: str = option("", "B_problem likewise: empty, or 8@0,32@8192.")
     learning_rate: str = option(
         "constant",
@@ -219,9 +220,9 @@ class Sizes:
     group_size: Breakpoints[int]
     problems_per_batch: Breakpoints[int]
 
-    def at(self, compute: int) -> BatchSize:
-        """Of a batch that is begun once `compute` rollouts are asked for."""
-        return BatchSize(self.problems_per_batch.at(compute), self.group_size.at(compute))
+    def at(self, compute: int, group_size: int = 0) -> BatchSize:
+        """Of a batch that is begun once `compute` rollouts are asked for; of a `group_size` that is chosen, if any."""
+        return BatchSize(self.problems_per_batch.at(compute), group_size or self.group_size.at(compute))
 
     def segments(self, max_compute: int) -> Iterator[tuple[BatchSize, int]]:
         """The sizes that a run of so many rollouts has, one after the other, and how many steps it makes of each."""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
+from isocompute_jax.allocation.auto import Controller
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
@@ -188,7 +189,11 @@ def build(
         trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
     )
     history = History.empty(len(inputs.problems))
-    return parts, LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
+    controller = None
+    if config.schedule.kind == "auto":
+        controller = Controller(config.group_size, config.schedule.largest)
+    state = LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
+    return parts, dataclasses.replace(state, controller=controller)
 
 
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax import model
+from isocompute_jax.allocation import auto
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.loop_state import LoopState, from_checkpoint
 from isocompute_jax.experiment.metrics import replay
@@ -33,7 +34,8 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     restored = parts.checkpointer.restore()
     step, log = -1, parts.path / run_files.METRICS
     if restored is not None:
-        state = from_checkpoint(*restored, problems=len(parts.inputs.problems), group_size=parts.config.group_size)
+        saved = from_checkpoint(*restored, problems=len(parts.inputs.problems), group_size=parts.config.group_size)
+        state = dataclasses.replace(saved, controller=state.controller)
         step = state.step
         parts.pipeline.restart(step, state.stream, state.ledger.compute)
         LOG.info("%s: resuming from step %d", parts.path, step)
@@ -61,8 +63,9 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     dropped = [run_files.cut_back(parts.path / name, step=known) for name, known in last.items()]
     state = charge_lost(state, [line for line in dropped if line is not None])
     parts.trackers.start(step)
-    logs = (run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL))
-    return dataclasses.replace(state, watch=replay(parts.config.alarms, *logs))
+    logs = [run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL)]
+    controller = state.controller and auto.replay(state.controller, *logs)
+    return dataclasses.replace(state, watch=replay(parts.config.alarms, *logs), controller=controller)
 
 
 def charge_lost(state: LoopState, dropped: Sequence[Mapping[str, Any]]) -> LoopState:

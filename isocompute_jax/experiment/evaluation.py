@@ -166,11 +166,15 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     state = parts.send_weights(state)
     measure = functools.partial(evaluate_set, parts, step=state.step)
     results = [parts.team.broadcast(functools.partial(measure, name)) for name in inputs.evaluation_sets]
+    lines = []
     for columns, tokens in results:
         ledger = state.ledger.charge_evaluation(columns["problems"] * columns["samples"], tokens)
         epochs = state.drawn / len(inputs.problems)
         state = dataclasses.replace(state, ledger=ledger)
         state = workdir.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
+        lines.append({**columns, "compute": ledger.compute})
+    if state.controller and lines:
+        state = dataclasses.replace(state, controller=state.controller.after_evaluation(lines))
     return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)
 
 

@@ -130,7 +130,7 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
         state = evaluation.check_if_due(parts, state)
         state = evaluation.evaluate_if_due(parts, state)
         parts.team.broadcast(lambda: checkpoints.score(parts, state))  # a metric that is not there shows now
-        while state.ready or parts.pipeline.has(state.step, state.history):
+        while state.ready or parts.pipeline.has(state.step, state.history, state.group_size):
             if state.between_phases and parts.team.broadcast(lambda: parts.team.flagged):
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
@@ -179,6 +179,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
     columns |= {**metrics, "learning_rate": learning_rate}
     columns |= size_columns(config, batch.sampled)
+    columns |= {"decision": state.controller.decision} if state.controller and state.controller.decision else {}
     columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
     columns |= staleness_metrics(groups, step=now, window=config.window)
     columns |= what_was_not_measured(config)
@@ -221,7 +222,7 @@ def sample(parts: Parts, state: LoopState, phases: Phases) -> LoopState:
     """Makes ready what the next updates train on: one batch, or those of a sampling phase."""
     state = parts.send_weights(state)
     phases.end("weights")
-    batches, position = parts.pipeline.next(state.step, state.history)
+    batches, position = parts.pipeline.next(state.step, state.history, state.group_size)
     phases.end("waiting" if parts.sampler.concurrent else "sampling", grading=parts.pipeline.grading_s())
     ready = tuple(lay_out(parts, state, sampled, state.step + later) for later, sampled in enumerate(batches))
     if parts.team.count > 1:

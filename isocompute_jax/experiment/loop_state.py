@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isocompute_jax.allocation.auto import Controller
 from isocompute_jax.experiment.metrics import AlarmState
 from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.experiment.problem_history import History
@@ -167,6 +168,7 @@ class LoopState:
     # when the last checkpoint was written, in monotonic seconds.
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
     reward: float = 0.0  # mean reward of the last step.
+    controller: Controller | None = None  # what chooses n, where the run does; made from its logs again.
     # phase -> seconds, since the last step was logged, that the next one's line says.
     spent: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -174,6 +176,11 @@ class LoopState:
     def step(self) -> int:
         """Steps made so far: sampled batches that were trained on."""
         return self.ledger.step
+
+    @property
+    def group_size(self) -> int:
+        """n that the run chose; 0 where a schedule does."""
+        return self.controller.group_size if self.controller else 0
 
     @property
     def logged(self) -> bool:

@@ -82,7 +82,8 @@ class Pipeline:
       stream: where problems come from.
       rollouts: where they are sampled and graded; None in other processes than the first.
       make_requests: the `step` of what it makes is the batch, which keys its random numbers.
-      size_at: the size of a batch that is begun after so many rollouts.
+      size_at: (C, n) -> the size of a batch that is begun after C rollouts; n is what the run chose, 0 where a schedule
+        does.
       max_compute: rollouts that may be asked for in all.
       window: batches that may be out at once, the next update's included.
       at_once: batches that are handed out together: 1, or those of a sampling phase.
@@ -97,7 +98,7 @@ class Pipeline:
         rollouts: GradedStream | None,
         make_requests: MakeRequests,
         *,
-        size_at: Callable[[int], BatchSize],
+        size_at: Callable[[int, int], BatchSize],
         max_compute: int,
         window: int,
         at_once: int,
@@ -132,15 +133,15 @@ class Pipeline:
         self._stream.set_state(position)
         self._next, self._asked = step, compute
 
-    def has(self, step: int, history: History) -> bool:
+    def has(self, step: int, history: History, group_size: int = 0) -> bool:
         """Whether there is a batch for update `step`, or could be: problems are left, and compute for one more."""
-        return self._team.broadcast(lambda: step in self._out or self._affordable(history))
+        return self._team.broadcast(lambda: step in self._out or self._affordable(history, group_size))
 
     def exhausted(self, history: History) -> bool:
         """Whether every problem is retired."""
         return self._team.broadcast(lambda: not self._stream.available(history))
 
-    def next(self, step: int, history: History) -> tuple[list[Sampled], dict[str, Any]]:
+    def next(self, step: int, history: History, group_size: int = 0) -> tuple[list[Sampled], dict[str, Any]]:
         """Fills the window of update `step` and waits for its batch, or the phase that begins with it.
 
         Returns:
@@ -151,7 +152,7 @@ class Pipeline:
         """
 
         def draw() -> tuple[list[Sampled], dict[str, Any]]:
-            self.submit(step, history)
+            self.submit(step, history, group_size)
             batches = self.receive(step)
             return batches, self.position(step + len(batches))
 
@@ -166,16 +167,16 @@ class Pipeline:
         if self._rollouts is not None:
             self._rollouts.close()
 
-    def _affordable(self, history: History) -> bool:
-        size = self._size_at(self._asked)
+    def _affordable(self, history: History, group_size: int) -> bool:
+        size = self._size_at(self._asked, group_size)
         first = min(size.problems, self._stream.available(history))
         return first > 0 and self._asked + first * size.group_size <= self._max_compute
 
-    def submit(self, step: int, history: History) -> None:
+    def submit(self, step: int, history: History, group_size: int = 0) -> None:
         """Fills the window of update `step`, knowing `history`; returns at once."""
         self._history = history
-        while self._next < step + self._window and self._affordable(history):
-            size = self._size_at(self._asked)
+        while self._next < step + self._window and self._affordable(history, group_size):
+            size = self._size_at(self._asked, group_size)
             self._out[self._next] = _Out(size)
             self._next += 1
             self._draw(self._next - 1, size.problems)

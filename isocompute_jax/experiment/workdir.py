@@ -285,6 +285,8 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
     watch, new = next_watch(state.watch, parts.config.alarms, name, line, limit=limit)
     if name == run_files.METRICS:
         line["alarms"] = list(watch.active)
+        if state.controller:
+            state = dataclasses.replace(state, controller=state.controller.after_step(line))
     if parts.team.leads:
         run_files.append_line(parts.path / name, line)
         parts.trackers.log(name, line)

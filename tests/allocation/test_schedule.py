@@ -15,7 +15,7 @@ from isocompute_jax.records.errors import CONFIG, InputError
 
 
 def test_sizes_follow_compute():
-    sizes = ScheduleConfig("4@0,8@64,16@100", "2@0,4@96").sizes(99, 99)
+    sizes = ScheduleConfig("4@0,8@64,16@100", problems_per_batch="2@0,4@96").sizes(99, 99)
     assert [sizes.at(compute) for compute in (0, 63, 64, 95, 96, 99, 100, 10**9)] == [
         *[BatchSize(2, 4)] * 2,
         *[BatchSize(2, 8)] * 2,
@@ -36,7 +36,7 @@ def walked(sizes, max_compute):
 @pytest.mark.parametrize("schedule", ["4@0", "4@0,8@64,16@100", "4@0,32@10,4@50", "8@0,64@1000", "2@0,128@5"])
 @pytest.mark.parametrize("max_compute", [0, 7, 8, 100, 333, 1000])
 def test_segments_are_the_steps_of_a_run(schedule, max_compute):
-    sizes = ScheduleConfig(schedule, "2@0,3@40").sizes(1, 1)
+    sizes = ScheduleConfig(schedule, problems_per_batch="2@0,3@40").sizes(1, 1)
     segments = list(sizes.segments(max_compute))
     steps, compute = walked(sizes, max_compute)
     assert [size for size, count in segments for _ in range(count)] == steps

@@ -104,7 +104,7 @@ def config_with_everything_changed() -> RunConfig:
             "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
         ),
         reward=RewardConfig("rewards:f", {"t": "exact"}, "stop", 2.0, 3, 4),
-        schedule=ScheduleConfig("4@0,8@9", "2@0,4@9", "wsd", 0.5, 0.6, "variance", 4, 8, 9, "theory"),
+        schedule=ScheduleConfig("4@0,8@9", 512, "2@0,4@9", "wsd", 0.5, 0.6, "variance", 4, 8, 9, "theory"),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19, 0.5),
         mesh=MeshConfig(2, 3, 4),

@@ -48,7 +48,7 @@ def make_pipeline(sampler, *, num_steps=9, window=3, at_once=1, problems_per_bat
         stream,
         GradedStream(sampler, instantly) if sampler else None,
         make_requests,
-        size_at=lambda compute: BatchSize(problems_per_batch, 2),
+        size_at=lambda compute, n: BatchSize(problems_per_batch, 2),
         max_compute=num_steps * problems_per_batch * 2,
         window=window,
         at_once=at_once,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner, tasks
+from isocompute_jax.allocation.auto import Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig
@@ -14,7 +15,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
 
-SCHEDULE = ScheduleConfig("4@0,8@128,16@500", "4@0,2@300", "cosine")
+SCHEDULE = ScheduleConfig("4@0,8@128,16@500", problems_per_batch="4@0,2@300", learning_rate="cosine")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,10 @@ def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference,
         ({"fork": "RUN@3"}, "holds no such whole checkpoint; there are those of steps"),
         ({"fork": "RUN", "max_compute": 650}, "a fork's compute counts from the beginning"),
         ({"fork": "RUN", "problem_set_size": 12, "max_compute": 900}, "the position in the data is of its problems"),
-        ({"schedule": ScheduleConfig("2@0", "4@0,99@100")}, "a batch of 99 problems, but the training set"),
+        (
+            {"schedule": ScheduleConfig("2@0", problems_per_batch="4@0,99@100")},
+            "a batch of 99 problems, but the training set",
+        ),
         ({"schedule": ScheduleConfig("4@0,64@650")}, "comes to steps of 4 x 64 rollouts when less than one of them"),
         ({"schedule": ScheduleConfig("theory")}, "it knows runs without KL and entropy terms"),
     ],
@@ -142,3 +146,38 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
         and written["config"]["schedule"]["group_size"] == f"{written['group_size']}@0"
     )
     loop.train(config, tmp_path / "run")  # done: it is recognised
+
+
+def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path):
+    evaluation = dataclasses.replace(scheduled.evaluation, points=8, first_compute=200)
+    schedule = ScheduleConfig("auto", largest=8)
+    config = dataclasses.replace(
+        scheduled, group_size=2, max_compute=1200, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
+    )
+    loop.train(config, tmp_path / "whole")
+    lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
+    sizes = [line["group_size"] for line in lines]
+    changes = [step for step in range(1, len(sizes)) if sizes[step] != sizes[step - 1]]
+    assert sizes == sorted(sizes) and changes
+    assert [step for step, line in enumerate(lines) if "decision" in line] == changes
+    for step in changes:
+        assert lines[step]["decision"].startswith(
+            f"n {sizes[step - 1]} -> {sizes[step]} at {lines[step - 1]['compute']:,}"
+        )
+    evaluations = builders.log_lines(tmp_path / "whole", run_files.EVAL)
+    controller = Controller(2, 8)
+    for until in range(len(lines)):
+        seen = [line for line in evaluations if line["step"] <= until]
+        assert replay(controller, lines[:until], seen).group_size == sizes[until]
+    for step in sorted({*changes, changes[0] + 2}):
+        with builders.interrupted_in_step(step), pytest.raises(KeyboardInterrupt):
+            loop.train(config, tmp_path / "parts")
+    loop.train(config, tmp_path / "parts")
+    builders.assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_auto_wants_held_out_problems(scheduled, tmp_path):
+    evaluation = dataclasses.replace(scheduled.evaluation, sets={})
+    config = dataclasses.replace(scheduled, schedule=ScheduleConfig("auto"), evaluation=evaluation)
+    with pytest.raises(InputError, match="decides on one half of the held-out problems"):
+        loop.train(config, tmp_path / "run")

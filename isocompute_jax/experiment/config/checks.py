@@ -135,9 +135,26 @@ def _faults(config: RunConfig) -> Iterator[str]:
         )
     yield from _update_faults(config)
     yield from _deal_faults(config)
+    yield from _auto_faults(config)
     yield from _asynchrony_faults(config)
     yield from _curriculum_faults(config)
     yield from _checkpoint_faults(config)
+
+
+def _auto_faults(config: RunConfig) -> Iterator[str]:
+    """Of a run that chooses n itself."""
+    if config.schedule.kind != "auto":
+        return
+    if not config.evaluation.sets:
+        yield (
+            "schedule.group_size = 'auto' decides on one half of the held-out problems, and config.evaluation.sets is "
+            "empty: name a set (python -m isocompute_jax.split makes one), or give breakpoints"
+        )
+    if config.group_size > config.schedule.largest:
+        yield (
+            f"schedule.largest = {config.schedule.largest} is below config.group_size = {config.group_size}, which "
+            "auto begins with: raise it"
+        )
 
 
 def _deal_faults(config: RunConfig) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""`auto`: a run that decides by itself when n grows, from what it measures anyway.
+
+**The rule.** n begins at config.group_size, doubles, and never falls or passes `schedule.largest`. Problems and rate
+stay as they are, and C is not known to it. After every evaluation at which n has been used for `LEAST_STEPS` steps and
+C has doubled since it began, n doubles if either holds:
+
+    learned by heart   of what training reward gained under this n, less than half was gained on held-out problems
+    level              held-out reward gained no more under this n than the standard error of the gain
+
+Between evaluations it doubles if of the groups of the last `LEAST_STEPS` steps less than one in eight had a signal,
+while most rollouts still fail: a larger group sees more.
+
+Why: small groups make more steps of the same rollouts, so that they are ahead early; they also see each problem more
+often, and learn it by heart sooner (IsoCompute Playbook, arXiv 2603.12151; docs/findings.md). What is learned by heart
+shows as training reward that held-out problems do not share. Where problems are many it does not, and n stays.
+
+Held-out reward that it decides on is that of the problems at even places of each set; it is to be judged on the others
+(`records.metrics.halves`). It evaluates no more often than a run of fixed n. Gradient noise is measured too, where
+schedule.noise_every asks for it, and logged; the rule does not read it, because |G|^2 is too small against its error.
+
+Everything is a pure function of logged lines: `replay` of metrics.jsonl and eval.jsonl gives each decision again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+LEAST_STEPS = 32
+"""Steps of an n before it may change."""
+DOUBLED = 2.0
+"""C at a change, over C at the one before it, at least."""
+SHARED = 0.5
+"""Of a gain in training reward, what held-out problems have to share for n to stay."""
+LEAST_SIGNAL = 1 / 8
+"""Share of groups whose rewards differ, at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Controller:
+    """What the rule knows: all of it from lines of the logs."""
+
+    group_size: int  # n of batches that are begun now
+    largest: int  # that n may be
+    begun: int = 0  # C when it began
+    steps: int = 0  # made of it
+    first: tuple[float, ...] = ()  # training reward of its first steps, `LEAST_STEPS` at most
+    last: tuple[float, ...] = ()  # and of its last
+    signal: tuple[float, ...] = ()  # share of groups with a signal in its last steps
+    # name of an evaluation set -> solve rates of its deciding problems when n began, and at the last evaluation
+    before: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    now: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    decision: str = ""  # what the next line says: why n changed
+
+    def after_step(self, line: Mapping[str, Any]) -> Controller:
+        """With one more line of metrics.jsonl."""
+        if line.get("group_size") != self.group_size:  # drawn ahead, before the change; or by the run it forks from
+            return dataclasses.replace(self, decision="")
+        reward, signal = line["reward"], 1 - line["zero_variance_share"]
+        found = dataclasses.replace(
+            self,
+            steps=self.steps + 1,
+            first=self.first if len(self.first) == LEAST_STEPS else (*self.first, reward),
+            last=(*self.last, reward)[-LEAST_STEPS:],
+            signal=(*self.signal, signal)[-LEAST_STEPS:],
+            decision="",
+        )
+        seen, mean = float(np.mean(found.signal)), float(np.mean(found.last))
+        if found.steps >= LEAST_STEPS and seen < LEAST_SIGNAL and mean < 0.5:
+            return found.grown(line["compute"], f"{seen:.0%} of groups have a signal, at a reward of {mean:.3f}")
+        return found
+
+    def after_evaluation(self, lines: Iterable[Mapping[str, Any]]) -> Controller:
+        """With the lines of eval.jsonl of one step, one for each set."""
+        lines = list(lines)
+        rates = {
+            line["eval_set"]: tuple(count / line["samples"] for count in line["solve_counts"][::2]) for line in lines
+        }
+        found = dataclasses.replace(self, before=self.before or rates, now=rates)
+        compute = lines[0]["compute"]
+        if self.steps < LEAST_STEPS or compute < DOUBLED * self.begun or compute == 0:
+            return found
+        gain, error = found.held_out_gain
+        trained = float(np.mean(found.last) - np.mean(found.first))
+        since = f"since {self.begun:,} rollouts"
+        if gain <= error:
+            return found.grown(compute, f"held-out reward is level {since} ({gain:+.3f}, its error {error:.3f})")
+        if gain < SHARED * trained:
+            return found.grown(compute, f"training reward gained {trained:.3f} {since}, held-out reward {gain:.3f}")
+        return found
+
+    @property
+    def held_out_gain(self) -> tuple[float, float]:
+        """What the deciding problems gained under this n, in the mean of the sets, and its standard error."""
+        gains = [np.subtract(self.now[name], self.before[name]) for name in self.now]
+        error = np.sqrt(sum(gain.var(ddof=1) / len(gain) for gain in gains if len(gain) > 1)) / len(gains)
+        return float(np.mean([gain.mean() for gain in gains])), float(error)
+
+    def grown(self, compute: int, why: str) -> Controller:
+        """With twice as large groups from here on; unchanged where they may not be larger."""
+        n = 2 * self.group_size
+        if n > self.largest:
+            return self
+        decision = f"n {self.group_size} -> {n} at {compute:,} rollouts: {why}"
+        return Controller(n, self.largest, begun=compute, before=self.now, now=self.now, decision=decision)
+
+
+def replay(
+    first: Controller, metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
+) -> Controller:
+    """The controller after the lines of a run's logs; an evaluation comes after the step whose weights it measures."""
+    of_step: dict[int, list[Mapping[str, Any]]] = {}
+    for line in evaluations:
+        of_step.setdefault(line["step"], []).append(line)
+    found = first.after_evaluation(of_step[0]) if 0 in of_step else first
+    for line in metrics:
+        found = found.after_step(line)
+        if line["step"] in of_step:
+            found = found.after_evaluation(of_step[line["step"]])
+    return found

@@ -1,0 +1,121 @@
+"""The rule by hand: when n doubles, when it stays, and that a run's log tells each decision again."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isocompute_jax.allocation.auto import LEAST_STEPS, Controller, replay
+
+START = Controller(4, 16)
+
+
+def step(compute, reward, *, n=4, signal=0.5, number=1):
+    return {
+        **{"step": number, "compute": compute, "group_size": n},
+        **{"reward": reward, "zero_variance_share": 1 - signal},
+    }
+
+
+def evaluation(compute, solved, *, problems=200, samples=8, name="v", number=1):
+    """Every deciding problem is solved by this share of samples; the judging ones by all."""
+    counts = [round(solved * samples), samples] * (problems // 2)
+    return {"step": number, "compute": compute, "eval_set": name, "solve_counts": counts, "samples": samples}
+
+
+def trained(controller, rewards, compute=100, **line):
+    for reward in rewards:
+        controller = controller.after_step(step(compute, reward, n=controller.group_size, **line))
+    return controller
+
+
+def learned(first, last, held_out, *, since=0, at=1000, steps=LEAST_STEPS):
+    """A controller whose n began at `since`, after training from `first` to `last`, evaluated at `held_out`."""
+    controller = dataclasses.replace(START, begun=since).after_evaluation([evaluation(since, 0.125)])
+    controller = trained(controller, [first] * steps + [last] * steps, at)
+    return controller.after_evaluation([evaluation(at, held_out)])
+
+
+@pytest.mark.parametrize(
+    ("last", "held_out", "n", "says"),
+    [
+        (0.5, 0.375, 4, ""),  # 0.25 of 0.4 is shared
+        (0.5, 0.25, 8, "training reward gained 0.400 since 0 rollouts, held-out reward 0.125"),
+        (0.15, 0.125, 8, "held-out reward is level since 0 rollouts (+0.000, its error 0.000)"),
+        (0.5, 0.0, 8, "held-out reward is level since 0 rollouts (-0.125, its error 0.000)"),
+    ],
+)
+def test_what_makes_n_double(last, held_out, n, says):
+    found = learned(0.1, last, held_out)
+    assert found.group_size == n and says in found.decision
+    assert not found.decision or found.decision.startswith("n 4 -> 8 at 1,000 rollouts: ")
+
+
+def test_gains_within_their_error_are_level():
+    start = START.after_evaluation([evaluation(0, 0.125)])
+    start = trained(start, [0.1] * LEAST_STEPS + [0.11] * LEAST_STEPS)
+    noisy = evaluation(1000, 0.125)
+    rng = np.random.default_rng(0)
+    noisy["solve_counts"] = [int(count) for count in rng.binomial(8, 0.127, size=200)]
+    gains = np.array(noisy["solve_counts"][::2]) / 8 - 0.125
+    found = start.after_evaluation([noisy])
+    gain, error = dataclasses.replace(start, now=found.now).held_out_gain
+    assert gain == pytest.approx(gains.mean()) and error == pytest.approx(gains.std(ddof=1) / 10)
+    assert (found.group_size == 8) == (gain <= error)
+
+
+def test_too_early_it_stays():
+    assert learned(0.1, 0.9, 0.125, since=600, at=1000).group_size == 4  # C has not doubled
+    assert learned(0.1, 0.9, 0.125, since=500, at=1000).group_size == 8
+    assert learned(0.1, 0.9, 0.125, steps=LEAST_STEPS // 2 - 1).group_size == 4  # too few steps
+    assert START.after_evaluation([evaluation(0, 0.1)]).group_size == 4  # before the first step
+
+
+def test_few_groups_with_a_signal_double_n_at_once():
+    silent = trained(START, [0.02] * (LEAST_STEPS - 1), signal=0.05)
+    assert silent.group_size == 4
+    found = silent.after_step(step(777, 0.02, signal=0.05))
+    assert found.group_size == 8 and "n 4 -> 8 at 777 rollouts: 5% of groups have a signal" in found.decision
+    assert trained(START, [0.9] * 64, signal=0.05).group_size == 4  # they are solved
+
+
+def test_it_never_passes_the_largest_and_says_a_decision_once():
+    found = learned(0.1, 0.9, 0.125)
+    assert found.decision and not found.after_step(step(1100, 0.5, n=8)).decision
+    for _ in range(3):
+        found = trained(found, [0.1] * 64, 10**6, signal=0.01)
+    assert found.group_size == 16
+
+
+def test_steps_that_were_drawn_before_the_change_do_not_count():
+    found = learned(0.1, 0.9, 0.125)
+    late = found.after_step(step(1100, 0.5, n=4))
+    assert (late.steps, late.decision) == (0, "")
+
+
+def test_only_problems_at_even_places_decide():
+    start = trained(START.after_evaluation([evaluation(0, 0.125)]), [0.1] * 32 + [0.5] * 32)
+    line = evaluation(1000, 0.375)
+    others = {
+        **line,
+        "solve_counts": [count if place % 2 == 0 else 0 for place, count in enumerate(line["solve_counts"])],
+    }
+    assert start.after_evaluation([line]) == start.after_evaluation([others])
+
+
+def test_a_log_is_replayed():
+    rng = np.random.default_rng(1)
+    controller, metrics, evaluations, compute = START.after_evaluation([evaluation(0, 0.1, number=0)]), [], [], 0
+    evaluations.append(evaluation(0, 0.1, number=0))
+    sizes = []
+    for number in range(1, 400):
+        n = controller.group_size
+        compute += 8 * n
+        metrics.append(step(compute, float(rng.uniform(0.2, 0.4)), n=n, number=number))
+        controller = controller.after_step(metrics[-1])
+        if number % 20 == 0:
+            evaluations.append(evaluation(compute, float(rng.uniform(0.1, 0.3)), number=number))
+            controller = controller.after_evaluation([evaluations[-1]])
+        sizes.append(n)
+        assert replay(START, metrics, evaluations) == controller
+    assert len(set(sizes)) == 3
