@@ -33,6 +33,8 @@ class Slice:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields that differ from `base_run`
     # further sets whose held-out problems every run is evaluated on, each under its name
     evaluated: tuple[str, ...] = ()
+    # further runs, one of each seed, that set n themselves: fields that they have beside the overrides; none if empty
+    scheduled: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,9 @@ def scarce(
     )
 
 
+AUTO: Mapping[str, Any] = {"group_size": SIZES[0], "schedule.group_size": "auto"}
+"""Of a run that decides by itself when n grows (`allocation.auto`)."""
+
 SMOKE = Preset(
     num_problems=512,
     base=BaseModelConfig(steps=120),
@@ -129,8 +134,9 @@ QUICK = Preset(
     curation=CurationConfig(sets=("easy", "hard"), validation_size=300),
     # Small groups peak early: with fifteen evaluations from 2,048 on, n = 4 had six before its peak, which tell little.
     run=embedded_run(max_compute=2**18, points=24, samples=8, first=1024),
-    # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md).
-    slices=(dataclasses.replace(scarce(64), axes={"group_size": SIZES, "seed": (0, 1, 2, 3)}),),
+    # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md). Beside the sweep one
+    # run of each seed that needs no sweep.
+    slices=(dataclasses.replace(scarce(64), axes={"group_size": SIZES, "seed": (0, 1, 2, 3)}, scheduled=AUTO),),
 )
 
 FULL = dataclasses.replace(

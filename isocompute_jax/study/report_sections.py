@@ -68,8 +68,10 @@ def setup_section(preset: Preset, part: Slice, runs: Sequence[run_files.Run]) ->
     config = runs[0].config["config"] if runs else {}
     swept = ", ".join(f"{field} in {{{', '.join(map(str, values))}}}" for field, values in part.axes.items())
     optimizer, evaluation = config["optimizer"], config["evaluation"]
+    beside = ", ".join(f"{field} = {value}" for field, value in part.scheduled.items())
     rows = (
         ("swept", swept),
+        *([("beside it", beside)] if beside else []),
         ("budget of a run, C", f"{config['max_compute']:,} rollouts"),
         ("loss", f"{config['loss']['policy_loss']}, sampler correction {config['loss']['correction_mode']}"),
         ("advantages", f"{config['recipe']['advantage_scale']}, aggregated by {config['recipe']['aggregation']}"),
@@ -152,6 +154,7 @@ def question_of(planned: list[PlannedRun]) -> Question | None:
 
     It knows runs that differ in n and the seed alone, at two budgets or more, without KL and entropy terms.
     """
+    planned = [run for run in planned if not run.config.schedule.text]
     config = planned[0].config.resolved()
     first_budget = config.evaluation.first(config.max_compute)
     sizes = tuple(sorted({run.config.group_size for run in planned}))

@@ -211,7 +211,11 @@ def planned_runs(
     config = override(config, "evaluation.sets", files)
     for field, value in part.overrides.items():
         config = override(config, field, value)
-    return grid(config, part.axes)
+    runs = grid(config, part.axes)
+    if part.scheduled:
+        fields = {name: (value,) for name, value in part.scheduled.items()}
+        runs += grid(config, {**fields, "seed": part.axes["seed"]})
+    return runs
 
 
 def train_slice(
