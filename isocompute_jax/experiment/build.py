@@ -17,6 +17,7 @@ from isocompute_jax.allocation.auto import Controller
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
+from isocompute_jax.experiment.dealing import Dealer
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
@@ -187,6 +188,7 @@ def build(
         checkpointer=checkpointer,
         team=team,
         trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
+        block=config.block,
     )
     history = History.empty(len(inputs.problems))
     controller = None
@@ -198,7 +200,7 @@ def build(
 
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
     """What leads batches of training rollouts to the learner."""
-    problems, curriculum = by_id(inputs.problems), config.curriculum
+    problems, curriculum, schedule = by_id(inputs.problems), config.curriculum, config.schedule
     return Pipeline(
         inputs.stream,
         GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id])) if team.leads else None,
@@ -208,6 +210,7 @@ def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: 
         window=config.window,
         at_once=config.updates_per_phase,
         refill_up_to=curriculum.max_sampled_batches if curriculum.dynamic_sampling else None,
+        dealer=Dealer(schedule.per_problem, schedule.block, schedule.most) if config.block else None,
         team=team,
     )
 
@@ -221,8 +224,8 @@ def training_requests(
 
 def lay_out_of_size(config: RunConfig, inputs: Inputs, size: BatchSize) -> LayOut:
     """The layout of the updates on batches of a size."""
-    problems = size.problems // config.recipe.minibatches
-    return make_lay_out(config, inputs.model_config, problems, size.group_size, inputs.mesh)
+    problems = size.problems if config.block else size.problems // config.recipe.minibatches
+    return make_lay_out(config, inputs.model_config, problems, size.group_size, inputs.mesh, block=config.block)
 
 
 @functools.lru_cache(maxsize=16)

@@ -91,10 +91,14 @@ def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
 
 
 def size_columns(config: RunConfig, sampled: Sampled) -> dict[str, int]:
-    """The size of a step's batch, of runs in which it may change."""
+    """The size of a step's batch, of runs in which it may change; and of its groups, where a policy deals."""
     if not config.schedule.text:
         return {}
-    return {"group_size": sampled.size.group_size, "problems_per_batch": sampled.size.problems}
+    columns = {"group_size": sampled.size.group_size, "problems_per_batch": sampled.size.problems}
+    if config.block:
+        sizes = [len(group.completions) for group in sampled.groups]
+        columns |= {"group_size_min": min(sizes), "group_size_max": max(sizes)}
+    return columns
 
 
 def truncation_rate(completions: Sequence[Completion]) -> float:

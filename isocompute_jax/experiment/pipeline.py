@@ -11,6 +11,10 @@ With dynamic sampling (DAPO, arXiv 2503.14476, equation 11) a batch is drawn in 
 lacks once the groups of the one before are graded. So no group with a signal is paid for in vain, and which problems
 are drawn does not depend on the order in which groups arrive.
 
+Where a policy deals a batch's rollouts to its problems, all of them are booked when it is begun. A policy that looks at
+rewards deals them in rounds too, each once the groups of the one before are graded, knowing what the history said when
+the batch was begun.
+
 What is asked for never costs more than `max_compute`: a batch is begun only if a whole one can be paid, and completed
 as far as what is left pays for it.
 
@@ -23,8 +27,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from isocompute_jax.allocation.policies import Belief
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
+from isocompute_jax.experiment.dealing import Dealer, merged
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
@@ -62,17 +70,26 @@ class _Out:
     """A batch that is out."""
 
     size: BatchSize
-    problems: list[str] = dataclasses.field(default_factory=list)  # ids, in the order of drawing; none twice
-    arrived: dict[str, RolloutGroup] = dataclasses.field(default_factory=dict)
+    problems: list[Problem] = dataclasses.field(default_factory=list)  # in the order of drawing; none twice
+    asked: set[tuple[str, int]] = dataclasses.field(default_factory=set)  # groups: (problem, its first rollout)
+    arrived: dict[tuple[str, int], RolloutGroup] = dataclasses.field(default_factory=dict)
     rounds: int = 0
+    belief: Belief | None = None  # of the problems, where a policy deals
+    dealt: list[np.ndarray] = dataclasses.field(default_factory=list)  # then, by round, [P] rollouts
 
     @property
     def waits(self) -> bool:
-        return len(self.arrived) < len(self.problems)
+        return len(self.arrived) < len(self.asked)
 
     @property
     def groups(self) -> list[RolloutGroup]:
-        return [self.arrived[problem] for problem in self.problems]
+        """One of each problem, of the rounds that are asked for, all of which are there."""
+        if not self.dealt:
+            return [self.arrived[problem.id, 0] for problem in self.problems]
+        return [
+            merged([self.arrived[problem.id, sum(rounds[:r])] for r, n in enumerate(rounds) if n], rounds)
+            for problem, rounds in zip(self.problems, np.stack(self.dealt, axis=1).tolist(), strict=True)
+        ]
 
 
 class Pipeline:
@@ -89,6 +106,7 @@ class Pipeline:
       at_once: batches that are handed out together: 1, or those of a sampling phase.
       refill_up_to: problems that dynamic sampling draws for a batch, at most, in multiples of its size, until as many
         of its groups as that have a signal; None for the first draw alone.
+      dealer: who gets how many of a batch's rollouts; None for n of each problem.
       team: the processes of the run; None for this one alone.
     """
 
@@ -103,6 +121,7 @@ class Pipeline:
         window: int,
         at_once: int,
         refill_up_to: float | None,
+        dealer: Dealer | None = None,
         team: Team | None = None,
     ):
         self._stream = stream
@@ -113,6 +132,7 @@ class Pipeline:
         self._window = window
         self._at_once = at_once
         self._refill_up_to = refill_up_to
+        self._dealer = dealer
         self._team = team or alone()
         self._next = 0  # the first batch that is not submitted
         self._asked = 0  # rollouts, of all batches so far
@@ -125,7 +145,7 @@ class Pipeline:
         Batches that are out are not lost by it: their problems are drawn again before others, and sampled again.
         """
         return self._stream.get_state(
-            [problem for number in sorted(self._out) if number >= step for problem in self._out[number].problems]
+            [problem.id for number in sorted(self._out) if number >= step for problem in self._out[number].problems]
         )
 
     def restart(self, step: int, position: dict[str, Any], compute: int) -> None:
@@ -187,14 +207,38 @@ class Pipeline:
         problems = self._stream.draw(
             count,
             history=self._history,
-            taken=[self._stream.places[problem] for problem in batch.problems],
+            taken=[self._stream.places[problem.id] for problem in batch.problems],
             spent=self._asked / self._max_compute,
         )
-        if problems:
-            assert self._rollouts is not None  # only process 0 draws
-            self._asked += len(problems) * batch.size.group_size
-            batch.problems += [problem.id for problem in problems]
-            self._rollouts.submit(self._make_requests(problems, number, batch.size.group_size))
+        if not problems:
+            return
+        self._asked += len(problems) * batch.size.group_size
+        batch.problems += problems
+        if self._dealer is None:
+            self._ask(batch, self._make_requests(problems, number, batch.size.group_size))
+        else:
+            places = [self._stream.places[problem.id] for problem in problems]
+            batch.belief = self._dealer.believe(self._history, places)
+            self._deal(number, self._dealer.first(batch.belief, len(problems) * batch.size.group_size))
+
+    def _deal(self, number: int, counts: np.ndarray) -> None:
+        """Asks for a round of a batch, so many further rollouts of each problem."""
+        batch = self._out[number]
+        before = np.sum([np.zeros_like(counts), *batch.dealt], axis=0).tolist()
+        batch.dealt.append(counts)
+        requests = [
+            dataclasses.replace(request, group_size=count, first_rollout=first)
+            for request, count, first in zip(
+                self._make_requests(batch.problems, number, batch.size.group_size), counts.tolist(), before, strict=True
+            )
+            if count
+        ]
+        self._ask(batch, requests)
+
+    def _ask(self, batch: _Out, requests: list[SampleRequest]) -> None:
+        assert self._rollouts is not None  # only process 0 draws
+        batch.asked |= {(request.problem_id, request.first_rollout) for request in requests}
+        self._rollouts.submit(requests)
 
     def receive(self, step: int) -> list[Sampled]:
         """Waits for batch `step`, or for the phase that begins with it; graded groups, in the order of drawing.
@@ -216,18 +260,18 @@ class Pipeline:
     def _take(self) -> None:
         assert self._rollouts is not None
         group = self._rollouts.take()
-        batch, problem = self._out.get(group.step), group.problem_id
-        if batch is None or problem not in batch.problems or problem in batch.arrived:
-            raise RunError(f"the sampler returned problem {problem!r} of step {group.step} twice, or unasked")
-        batch.arrived[problem] = group
+        batch, which = self._out.get(group.step), (group.problem_id, group.first_rollout)
+        if batch is None or which not in batch.asked or which in batch.arrived:
+            raise RunError(f"the sampler returned problem {which[0]!r} of step {group.step} twice, or unasked")
+        batch.arrived[which] = group
 
     def _refill_all(self) -> None:
-        """Draws what batches lack whose round is complete.
+        """Draws, or deals, what batches lack whose round is complete.
 
         Where batches do not overlap, rounds are those of all of them: what is submitted together, and so what is
         computed together, then does not depend on which group arrives first.
         """
-        if self._refill_up_to is None:
+        if self._refill_up_to is None and not (self._dealer is not None and self._dealer.looks):
             return
         if self._window == self._at_once and any(batch.waits for batch in self._out.values()):
             return
@@ -235,9 +279,16 @@ class Pipeline:
             batch = self._out[number]
             if batch.waits:
                 continue
+            if self._dealer is not None:
+                assert batch.belief is not None
+                total = len(batch.problems) * batch.size.group_size
+                counts = self._dealer.further(batch.belief, batch.groups, total)
+                if counts.any():
+                    self._deal(number, counts)
+                continue
             missing = min(
                 batch.size.problems - len(groups_with_signal(batch.groups)),
-                int(self._refill_up_to * batch.size.problems) - len(batch.problems),
+                int((self._refill_up_to or 0) * batch.size.problems) - len(batch.problems),
                 (self._max_compute - self._asked) // batch.size.group_size,
             )
             before = len(batch.problems)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import model, sharding
 from isocompute_jax.accelerators import GIB, Device, claimed, known_device
+from isocompute_jax.allocation.policies import LOOKS
 from isocompute_jax.distributed import Team, alone
 from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.experiment.rollouts import EVALUATION
@@ -123,11 +124,18 @@ def _in_process(
         max_rollouts_per_dispatch=rollouts_per_dispatch(config, model_config, mesh, device_of(mesh)),
         mesh=mesh,
         routing=config.loss.routing != "own",
-        round_below=config.problems_per_batch if config.curriculum.varies else 0,
+        round_below=_round_below(config),
         announce=announce,
     )
     team.serve(DRAW, draw)
     return sampler
+
+
+def _round_below(config: RunConfig) -> int:
+    """Units of fewer groups than this come in powers of two: how many are asked for at once differs."""
+    if config.schedule.per_problem in LOOKS:  # the blocks of a round
+        return max(size.rollouts for size in config.batch_sizes) // config.schedule.block
+    return config.problems_per_batch if config.curriculum.varies else 0
 
 
 def in_flight(config: RunConfig) -> Literal["abort", "wait", "continue", "recompute"]:
@@ -207,7 +215,7 @@ def _smallest_group(config: RunConfig) -> int:
     sampling, evaluation = config.sampling, config.evaluation
     if sampling.thinking.high or sampling.tool.name != "none":
         return 1
-    smallest = min(size.group_size for size in config.batch_sizes)
+    smallest = config.block or min(size.group_size for size in config.batch_sizes)
     return min(smallest, evaluation.samples or evaluation.k) if evaluation.sets else smallest
 
 

@@ -21,7 +21,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from isocompute_jax import learner, sharding
+from isocompute_jax.allocation.policies import LOOKS
 from isocompute_jax.allocation.schedule import BatchSize
+from isocompute_jax.experiment import dealing
 from isocompute_jax.experiment.build import Parts
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.loop_state import LoopState, ReadyBatch
@@ -54,7 +56,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
 
     Groups are scored once, however many epochs there are.
     """
-    config = parts.config
+    config, policy = parts.config, parts.config.schedule.per_problem
     if config.curriculum.dynamic_sampling:
         kept = groups_with_signal(sampled.groups)
     else:
@@ -72,7 +74,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     if masked is not None:
         columns["masked_share"] = float(masked[there].mean())
     credit = functools.partial(
-        learner.credit,
+        learner.credit if policy not in LOOKS else functools.partial(dealing.credit, policy, groups),
         rewards,
         lengths,
         config.recipe,

@@ -99,6 +99,8 @@ class RolloutGroup:
     # completion -> why its reward is not known, because it raised or timed out, say; 0 stands for it.
     failures: Mapping[int, str] = dataclasses.field(default_factory=dict)
     dropped: bool = False  # whether the group is left out of the update for that.
+    # rollouts in each round of its step, 0 where it got none, if they were dealt in rounds; else empty.
+    rounds: tuple[int, ...] = ()
 
     @property
     def reward_failures(self) -> int:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from isocompute_jax.allocation.policies import check_deal
+from isocompute_jax.allocation.policies import LOOKS, check_deal
 from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -169,6 +169,34 @@ def _deal_faults(config: RunConfig) -> Iterator[str]:
         yield (
             f"schedule.per_problem = {policy!r} with config.curriculum.dynamic_sampling: a step that draws further "
             "problems has no fixed number of rollouts to deal; choose one of them"
+        )
+    if policy in LOOKS:
+        yield from _look_faults(config)
+
+
+def _look_faults(config: RunConfig) -> Iterator[str]:
+    """Of counts that depend on the rewards that they are to weigh (`allocation.estimator`)."""
+    policy, recipe = config.schedule.per_problem, config.recipe
+    named = f"schedule.per_problem = {policy!r} decides counts by the rewards of the same step"
+    if recipe.advantage_scale != "none":
+        yield (
+            f"{named}, and no weights make advantages over a deviation right then: set "
+            f"config.recipe.advantage_scale='none' (it is {recipe.advantage_scale!r}), or take variance or knapsack"
+        )
+    if recipe.baseline != "leave_one_out":
+        yield (
+            f"{named}, and the mean of the whole group is a biased baseline: set "
+            "config.recipe.baseline='leave_one_out', which then is that of the rollouts up to the end of its own round"
+        )
+    if recipe.aggregation not in ("constant", "sequence_mean"):
+        yield (
+            f"{named}, and config.recipe.aggregation = {recipe.aggregation!r} divides by all tokens that were drawn: "
+            "set it to 'constant' or 'sequence_mean', which weigh a rollout by what is known before its round"
+        )
+    if recipe.minibatches > 1:
+        yield (
+            f"{named}, so that how much of a mini-batch each problem has depends on them too: set "
+            f"config.recipe.minibatches=1 (it is {recipe.minibatches}), or take variance or knapsack"
         )
 
 

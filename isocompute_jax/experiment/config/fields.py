@@ -684,6 +684,11 @@ class RunConfig(Group):
         """Problems of a mini-batch."""
         return self.problems_per_batch // self.recipe.minibatches
 
+    @property
+    def block(self) -> int | None:
+        """What the size of each group is a multiple of where a policy deals rollouts; None where all get the same."""
+        return None if self.schedule.per_problem == "uniform" else self.schedule.block
+
     def of_size(self, size: BatchSize) -> RunConfig:
         """The run whose batches all have this size."""
         fixed = {"group_size": "", "problems_per_batch": "", "source": ""}
