@@ -4,7 +4,7 @@
 stay as they are, and C is not known to it. After every evaluation at which n has been used for `LEAST_STEPS` steps and
 C has doubled since it began, n doubles if either holds:
 
-    learned by heart   of what training reward gained under this n, less than half was gained on held-out problems
+    learned by heart   of what training reward gained since the run began, held-out reward gained less than half
     level              held-out reward gained no more under this n than the standard error of the gain
 
 Between evaluations it doubles if of the groups of the last `LEAST_STEPS` steps less than one in eight had a signal,
@@ -31,12 +31,18 @@ import numpy as np
 
 LEAST_STEPS = 32
 """Steps of an n before it may change."""
+FIRST_STEPS = 8
+"""Steps whose training reward is that of the base model: most of them lie in the warm-up."""
 DOUBLED = 2.0
 """C at a change, over C at the one before it, at least."""
 SHARED = 0.5
 """Of a gain in training reward, what held-out problems have to share for n to stay."""
 LEAST_SIGNAL = 1 / 8
 """Share of groups whose rewards differ, at least."""
+
+
+Rates = Mapping[str, tuple[float, ...]]
+"""Name of an evaluation set -> solve rates of its deciding problems."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +53,12 @@ class Controller:
     largest: int  # that n may be
     begun: int = 0  # C when it began
     steps: int = 0  # made of it
-    first: tuple[float, ...] = ()  # training reward of its first steps, `LEAST_STEPS` at most
-    last: tuple[float, ...] = ()  # and of its last
+    first: tuple[float, ...] = ()  # training reward of the run's first steps, `FIRST_STEPS` at most
+    last: tuple[float, ...] = ()  # and of the last of this n
     signal: tuple[float, ...] = ()  # share of groups with a signal in its last steps
-    # name of an evaluation set -> solve rates of its deciding problems when n began, and at the last evaluation
-    before: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
-    now: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    base: Rates = dataclasses.field(default_factory=dict)  # at the run's first evaluation
+    before: Rates = dataclasses.field(default_factory=dict)  # when n began
+    now: Rates = dataclasses.field(default_factory=dict)  # at the last evaluation
     decision: str = ""  # what the next line says: why n changed
 
     def after_step(self, line: Mapping[str, Any]) -> Controller:
@@ -63,7 +69,7 @@ class Controller:
         found = dataclasses.replace(
             self,
             steps=self.steps + 1,
-            first=self.first if len(self.first) == LEAST_STEPS else (*self.first, reward),
+            first=(*self.first, reward)[:FIRST_STEPS],
             last=(*self.last, reward)[-LEAST_STEPS:],
             signal=(*self.signal, signal)[-LEAST_STEPS:],
             decision="",
@@ -79,25 +85,18 @@ class Controller:
         rates = {
             line["eval_set"]: tuple(count / line["samples"] for count in line["solve_counts"][::2]) for line in lines
         }
-        found = dataclasses.replace(self, before=self.before or rates, now=rates)
+        found = dataclasses.replace(self, base=self.base or rates, before=self.before or rates, now=rates)
         compute = lines[0]["compute"]
         if self.steps < LEAST_STEPS or compute < DOUBLED * self.begun or compute == 0:
             return found
-        gain, error = found.held_out_gain
-        trained = float(np.mean(found.last) - np.mean(found.first))
-        since = f"since {self.begun:,} rollouts"
+        gain, error = gain_of(found.before, rates)
         if gain <= error:
-            return found.grown(compute, f"held-out reward is level {since} ({gain:+.3f}, its error {error:.3f})")
-        if gain < SHARED * trained:
-            return found.grown(compute, f"training reward gained {trained:.3f} {since}, held-out reward {gain:.3f}")
+            level = f"held-out reward is level since {self.begun:,} rollouts"
+            return found.grown(compute, f"{level} ({gain:+.3f}, its error {error:.3f})")
+        trained, shared = float(np.mean(found.last) - np.mean(found.first)), gain_of(found.base, rates)[0]
+        if shared < SHARED * trained:
+            return found.grown(compute, f"training reward has gained {trained:.3f}, held-out reward {shared:.3f}")
         return found
-
-    @property
-    def held_out_gain(self) -> tuple[float, float]:
-        """What the deciding problems gained under this n, in the mean of the sets, and its standard error."""
-        gains = [np.subtract(self.now[name], self.before[name]) for name in self.now]
-        error = np.sqrt(sum(gain.var(ddof=1) / len(gain) for gain in gains if len(gain) > 1)) / len(gains)
-        return float(np.mean([gain.mean() for gain in gains])), float(error)
 
     def grown(self, compute: int, why: str) -> Controller:
         """With twice as large groups from here on; unchanged where they may not be larger."""
@@ -105,7 +104,15 @@ class Controller:
         if n > self.largest:
             return self
         decision = f"n {self.group_size} -> {n} at {compute:,} rollouts: {why}"
-        return Controller(n, self.largest, begun=compute, before=self.now, now=self.now, decision=decision)
+        known = dataclasses.replace(self, group_size=n, begun=compute, before=self.now, decision=decision)
+        return dataclasses.replace(known, steps=0, last=(), signal=())
+
+
+def gain_of(before: Rates, now: Rates) -> tuple[float, float]:
+    """What held-out reward gained, in the mean of the sets, and its standard error over their problems."""
+    gains = [np.subtract(now[name], before[name]) for name in now]
+    error = np.sqrt(sum(gain.var(ddof=1) / len(gain) for gain in gains if len(gain) > 1)) / len(gains)
+    return float(np.mean([gain.mean() for gain in gains])), float(error)
 
 
 def replay(

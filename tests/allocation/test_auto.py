@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.allocation.auto import LEAST_STEPS, Controller, replay
+from isocompute_jax.allocation.auto import LEAST_STEPS, Controller, gain_of, replay
 
 START = Controller(4, 16)
 
@@ -32,6 +32,7 @@ def trained(controller, rewards, compute=100, **line):
 def learned(first, last, held_out, *, since=0, at=1000, steps=LEAST_STEPS):
     """A controller whose n began at `since`, after training from `first` to `last`, evaluated at `held_out`."""
     controller = dataclasses.replace(START, begun=since).after_evaluation([evaluation(since, 0.125)])
+    assert controller.base == controller.before
     controller = trained(controller, [first] * steps + [last] * steps, at)
     return controller.after_evaluation([evaluation(at, held_out)])
 
@@ -40,7 +41,7 @@ def learned(first, last, held_out, *, since=0, at=1000, steps=LEAST_STEPS):
     ("last", "held_out", "n", "says"),
     [
         (0.5, 0.375, 4, ""),  # 0.25 of 0.4 is shared
-        (0.5, 0.25, 8, "training reward gained 0.400 since 0 rollouts, held-out reward 0.125"),
+        (0.5, 0.25, 8, "training reward has gained 0.400, held-out reward 0.125"),
         (0.15, 0.125, 8, "held-out reward is level since 0 rollouts (+0.000, its error 0.000)"),
         (0.5, 0.0, 8, "held-out reward is level since 0 rollouts (-0.125, its error 0.000)"),
     ],
@@ -59,9 +60,21 @@ def test_gains_within_their_error_are_level():
     noisy["solve_counts"] = [int(count) for count in rng.binomial(8, 0.127, size=200)]
     gains = np.array(noisy["solve_counts"][::2]) / 8 - 0.125
     found = start.after_evaluation([noisy])
-    gain, error = dataclasses.replace(start, now=found.now).held_out_gain
+    gain, error = gain_of(start.now, found.now)
     assert gain == pytest.approx(gains.mean()) and error == pytest.approx(gains.std(ddof=1) / 10)
     assert (found.group_size == 8) == (gain <= error)
+
+
+def test_what_was_learned_by_heart_stays_so():
+    """Training reward is held to the whole run's gain: n doubles again once C has, though both now gain alike."""
+    found = learned(0.1, 0.5, 0.25)
+    assert found.group_size == 8 and found.first == (0.1,) * 8
+    found = trained(found, [0.6] * LEAST_STEPS, 1999).after_evaluation([evaluation(1999, 0.375)])
+    assert found.group_size == 8
+    found = found.after_evaluation([evaluation(2000, 0.375)])
+    assert found.group_size == 8  # 0.25 of 0.5 is half
+    found = trained(found, [0.7] * LEAST_STEPS, 2100).after_evaluation([evaluation(2100, 0.375)])
+    assert found.group_size == 16 and "has gained 0.600, held-out reward 0.250" in found.decision
 
 
 def test_too_early_it_stays():
