@@ -290,5 +290,5 @@ def _largest(gains: np.ndarray, blocks: int, room: np.ndarray) -> np.ndarray:
     places, steps = np.indices(gains.shape)
     possible = steps < room[:, None]
     place, step, gain = places[possible], steps[possible], gains[possible]
-    order = np.argsort(-gain[by := np.argsort(step * len(gains) + place)], kind="stable")[:blocks]
-    return np.bincount(place[by][order], minlength=len(gains))
+    order = np.lexsort((place, step, -gain))[:blocks]
+    return np.bincount(place[order], minlength=len(gains))

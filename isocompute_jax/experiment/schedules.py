@@ -9,12 +9,12 @@ from isocompute_jax.allocation.schedule import Breakpoints, from_leaders, optima
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.problem_stream import rates_of
-from isocompute_jax.records.errors import CONFIG, InputError
+from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.identity import identity
 
 LOG = logging.getLogger(__name__)
 
-FIELD = CONFIG.schedule.group_size
+FIELD = Field("group_size", "config.schedule.")
 CANDIDATES = (4, 8, 16, 32, 64, 128, 256)
 """Group sizes that theory compares: those of the sweeps that its constants were calibrated on."""
 

@@ -228,9 +228,10 @@ class _Rollouts(NamedTuple):
 def _sorted(groups: Sequence[RolloutGroup], most: int, kept: Bool[np.ndarray, "P"] | None) -> _Rollouts:
     """The rollouts of the kept groups, brought into order."""
     chosen = np.arange(len(groups)) if kept is None else np.flatnonzero(kept)
-    completions = [completion for index in chosen for completion in groups[index].completions]
-    prompts = [groups[index].prompt_tokens for index in chosen]
-    sizes = np.array([len(groups[index].completions) for index in chosen], int)
+    taken = [groups[index] for index in chosen.tolist()]
+    completions = [completion for group in taken for completion in group.completions]
+    prompts = [group.prompt_tokens for group in taken]
+    sizes = np.array([len(group.completions) for group in taken], int)
     prompt = np.repeat(np.arange(len(prompts)), sizes)
     number = np.arange(len(completions)) + np.repeat(first_numbers(groups)[chosen] - (np.cumsum(sizes) - sizes), sizes)
     length = np.array([len(completion.tokens) for completion in completions], np.int64)

@@ -75,7 +75,7 @@ def plain_credit(_, rewards, rounds):
 def test_the_expected_gradient_is_what_is_said(policy):
     """The target; of `until_signal`, each problem's by its expected share of the rollouts."""
     assert sum(chance for chance, *_ in leaves(policy)) == pytest.approx(1.0, abs=1e-12)
-    drawn = sum(chance * rounds.sum(axis=1) for chance, _, rounds in leaves(policy))
+    drawn = np.sum([chance * rounds.sum(axis=1) for chance, _, rounds in leaves(policy)], axis=0)
     share = drawn / 5 if policy == "until_signal" else np.ones(2)
     mean, _ = moments(policy, right_credit)
     np.testing.assert_allclose(mean, share[:, None] * TARGET, rtol=1e-10, atol=1e-15)

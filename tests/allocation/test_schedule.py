@@ -11,7 +11,7 @@ from isocompute_jax.allocation.schedule import (
     from_leaders,
     optimal_group_sizes,
 )
-from isocompute_jax.records.errors import CONFIG, InputError
+from isocompute_jax.records.errors import Field, InputError
 
 
 def test_sizes_follow_compute():
@@ -101,7 +101,7 @@ def summary(path, sizes=(64, 64)):
 
 
 def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
-    where = CONFIG.schedule.group_size
+    where = Field("group_size", "config.schedule.")
     found = optimal_group_sizes(summary(tmp_path / "summary.json"), where, problem_set_size=64)
     assert found.text == "4@0,8@200"
     with pytest.raises(InputError, match=r"of runs with 64 training problems, and this run has 65"):
