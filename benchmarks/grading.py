@@ -24,6 +24,7 @@ from absl import flags
 
 from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.problem_history import History
@@ -93,10 +94,10 @@ class SimulatedSampler:
             self._done.put(RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions))
 
 
-def make_requests(problems: Sequence[Problem], step: int) -> list[SampleRequest]:
+def make_requests(problems: Sequence[Problem], step: int, group_size: int) -> list[SampleRequest]:
     """A group for each problem."""
     params, prompt = SamplingParams(1.0, 1.0, 1), np.array([1], np.int32)
-    return [SampleRequest(problem.id, prompt, _GROUP_SIZE.value, 0, step, (), params) for problem in problems]
+    return [SampleRequest(problem.id, prompt, group_size, 0, step, (), params) for problem in problems]
 
 
 def step_seconds(reward: str, *, staleness: int) -> tuple[float, float]:
@@ -112,8 +113,7 @@ def step_seconds(reward: str, *, staleness: int) -> tuple[float, float]:
             ProblemStream(TrainSets.of(problems), CurriculumConfig(), problems_per_batch=_PROBLEMS.value, seed=0),
             rollouts,
             make_requests,
-            problems_per_batch=_PROBLEMS.value,
-            group_size=_GROUP_SIZE.value,
+            size_at=lambda compute, n: BatchSize(_PROBLEMS.value, _GROUP_SIZE.value),
             max_compute=10**12,
             refill_up_to=None,
             window=staleness + 1,

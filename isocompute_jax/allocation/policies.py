@@ -287,8 +287,6 @@ def _largest(gains: np.ndarray, blocks: int, room: np.ndarray) -> np.ndarray:
       blocks: to deal; all, if there is room.
       room: [P] blocks that each problem takes at most.
     """
-    places, steps = np.indices(gains.shape)
-    possible = steps < room[:, None]
-    place, step, gain = places[possible], steps[possible], gains[possible]
-    order = np.lexsort((place, step, -gain))[:blocks]
+    place, step = np.nonzero(np.arange(gains.shape[1]) < room[:, None])
+    order = np.lexsort((place, step, -gains[place, step]))[:blocks]
     return np.bincount(place[order], minlength=len(gains))

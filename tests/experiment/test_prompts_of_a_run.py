@@ -66,7 +66,7 @@ def test_all_requests_of_a_run_have_the_same_prompts(chat_run):
     inputs = read_inputs(config)
     expected = {problem.id: rendered(config, problem) for problem in inputs.problems}
     batch = next(inputs.stream)
-    training = build.training_requests(config, inputs.prompts, batch, 3)
+    training = build.training_requests(config, inputs.prompts, batch, 3, config.group_size)
     checks = probes(inputs.problems, inputs.prompts, config, step=3)
     assert [request.problem_id for request in training] == [problem.id for problem in batch]
     for request in (*training, *checks):

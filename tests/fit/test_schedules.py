@@ -102,6 +102,7 @@ def test_what_is_said(beside):
 def test_without_a_fixed_n_there_is_an_answer_and_no_frontier():
     found = with_comparisons(analyze(table({"n auto": 0.0}, fixed=False), OPTIONS, compare=False))
     assert [curve.run for curve in found.curves] == ["n auto"] and found.only_scheduled and not found.beside
+    assert found.scheduled is not None
     (auto,) = found.scheduled
     assert all(row.difference is None for row in auto.budgets)
     told = " ".join(str(found).split())
@@ -141,9 +142,11 @@ def test_few_seeds_and_short_runs_say_less():
     one = compared([[0.2, 0.3]], {4: [[0.2, 0.3]]}).last
     assert one.difference == 0 and one.interval95 is None and one.difference_held_out is None
     two = compared([[0.2, 0.3], [0.2, 0.32]], {4: [[0.2, 0.3], [0.2, 0.33]]}).last
-    assert two.interval95[0] < two.difference < two.interval95[1] and two.difference_held_out is None
+    assert two.interval95 is not None and two.difference is not None and two.difference_held_out is None
+    assert two.interval95[0] < two.difference < two.interval95[1]
     short = compared([[0.2, 0.3, 0.4]], {4: [[0.2, 0.3]]})
-    assert short.last.frontier is None and short.last_compared.compute == 2048
+    assert short.last.frontier is None
+    assert short.last_compared is not None and short.last_compared.compute == 2048
     assert short.last.reward == pytest.approx(0.4) and short.within == 2048
 
 
@@ -152,6 +155,7 @@ def test_an_interval_holds_the_difference_of_two_equal_sides():
     for _ in range(200):
         own, other = 0.3 + 0.01 * rng.normal(size=(2, 4, 1))
         ends = compared(own, {8: other}, seed=1).last.interval95
+        assert ends is not None
         inside += ends[0] <= 0 <= ends[1]
     assert 180 <= inside <= 199
 
@@ -170,13 +174,14 @@ def test_run_directories_name_their_schedule_and_say_their_n(tmp_path):
     assert [group.configuration.group_size for group in group_runs(runs)[0]] == [4, 8, 16]
     (auto,) = group_schedules(runs)[0]
     assert (auto.configuration.name, len(auto.runs)) == ("n auto", 2)
+    assert auto.runs[0].group_sizes is not None
     assert auto.runs[0].group_sizes.tolist() == [[0, 4], [2048, 8], [2176, 16]]
     x, y = sizes_of(auto.runs[0])
     assert x.tolist() == [2048, 2176, 2176, BUDGETS[-1]] and y.tolist() == [8, 8, 16, 16]
 
 
 def test_schedules_of_other_settings_stand_apart():
-    given = table({"n auto": 0.0})
+    given: dict[str, list] = {**table({"n auto": 0.0})}
     given["model"] = ["large" if text and run.endswith("3") else "small" for run, text in
                       zip(given["run"], given["schedule"], strict=True)]  # fmt: skip
     runs, _ = read_curves(memory_table(given), ReadOptions())

@@ -25,19 +25,17 @@ MASKED = np.zeros((6, 6), bool)
 MASKED[0] = DRAWN[0]  # a whole group
 MASKED[1, [0, 3]] = True
 
-recipes = pytest.mark.parametrize(
-    "recipe",
-    [
-        learner.CreditConfig(scale, aggregation, dropping, baseline)
-        for scale, aggregation, dropping, baseline in zip(
-            itertools.cycle(SCALES),
-            [name for name in DENOMINATORS for _ in range(3)],
-            itertools.cycle(KEPT),
-            itertools.cycle(BASELINES),
-        )
-    ],
-    ids=str,
+CHOICES: Any = itertools.islice(
+    zip(
+        itertools.cycle(SCALES),
+        itertools.chain.from_iterable([name] * 3 for name in DENOMINATORS),
+        itertools.cycle(KEPT),
+        itertools.cycle(BASELINES),
+        strict=False,
+    ),
+    3 * len(DENOMINATORS),
 )
+recipes = pytest.mark.parametrize("recipe", [learner.CreditConfig(*choice) for choice in CHOICES], ids=str)
 
 
 def looped(recipe, *, masked=MASKED, penalties=None, part=None):
@@ -238,7 +236,7 @@ def test_the_gradient_is_that_of_a_loop_over_rollouts(name, aggregation):
     batch = SHAPES[name].lay_out(GROUPS, kept=credited.kept)
     assert (int(batch.num_microbatches) > 1) == (name in ("packed", "padded, in micro-batches"))
     state = learner.init_state(jnp.asarray(START), SGD)
-    after, _ = STEP(state, batch, credited.flat(DRAWN, 24), np.float32(1.0))
+    after, _ = STEP(state, batch, credited.flat(DRAWN, 24), jnp.float32(1.0))
     gradient = START - np.asarray(after.params, np.float64)
     np.testing.assert_allclose(gradient, looped_gradient(recipe), rtol=0, atol=2e-6)
     assert np.abs(gradient).max() > 0.01

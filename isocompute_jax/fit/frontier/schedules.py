@@ -32,6 +32,7 @@ SETTING = ("model", "train_set")
 """Fields of the identity that a schedule shares with the runs that it is compared with; sizes of both, too."""
 
 Kind = Literal["auto", "n", "rate", "per problem", "fork", ""]
+KINDS: tuple[Kind, ...] = ("per problem", "rate", "fork", "n")
 Ends = tuple[float, float]
 
 
@@ -92,9 +93,10 @@ class ScheduleResult:
     def kind(self) -> Kind:
         """What changes first; empty where that is none of the known things."""
         text = self.group.runs[0].schedule.partition(";")[0].strip()
-        known: tuple[Kind, ...] = ("per problem", "rate", "fork", "n")
-        found: Kind = next((kind for kind in known if text.split(" ")[: len(kind.split())] == kind.split()), "")
-        return "auto" if text == "n auto" else found
+        found = [kind for kind in KINDS if text.split(" ")[: len(kind.split())] == kind.split()]
+        if text == "n auto":
+            return "auto"
+        return found[0] if found else ""
 
     @property
     def last(self) -> ScheduleBudget:
@@ -162,8 +164,7 @@ class _Rewards:
 
     def best(self, budgets: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
         """[..., P] best mean so far at budgets, of the `means` [..., E] or its own; -inf without an evaluation."""
-        means = self.values.mean(axis=0) if means is None else means
-        best = np.maximum.accumulate(means, axis=-1)
+        best = np.maximum.accumulate(self.values.mean(axis=0) if means is None else means, axis=-1)
         places = self.places(budgets)
         return np.where(places >= 0, best[..., np.maximum(places, 0)], -np.inf)
 

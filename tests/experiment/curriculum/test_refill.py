@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.pipeline import Pipeline, groups_with_signal
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream
@@ -49,12 +50,11 @@ class Run:
             make_stream(PROBLEMS, size=3),
             GradedStream(sampler, grade),
             make_requests,
-            problems_per_batch=3,
-            group_size=2,
+            size_at=lambda compute, n: BatchSize(3, 2),
             max_compute=self.budget,
             window=self.window,
             at_once=self.at_once,
-            refill_up_to=self.most,
+            refill_up_to=self.most / 3,
         )
 
 
@@ -70,9 +70,9 @@ class RecordingSampler(ScriptedSampler):
         super().submit(requests, lane=lane)
 
 
-def make_requests(problems, step):
+def make_requests(problems, step, group_size):
     params = SamplingParams(1.0, 1.0, 3)
-    return [SampleRequest(problem.id, np.array([1], np.int32), 2, 0, step, (), params) for problem in problems]
+    return [SampleRequest(problem.id, np.array([1], np.int32), group_size, 0, step, (), params) for problem in problems]
 
 
 def epochs():
