@@ -93,7 +93,7 @@ class ScheduleResult:
     def kind(self) -> Kind:
         """What changes first; empty where that is none of the known things."""
         text = self.group.runs[0].schedule.partition(";")[0].strip()
-        found = [kind for kind in KINDS if text.split(" ")[: len(kind.split())] == kind.split()]
+        found: list[Kind] = [kind for kind in KINDS if text.split(" ")[: len(kind.split())] == kind.split()]
         if text == "n auto":
             return "auto"
         return found[0] if found else ""
