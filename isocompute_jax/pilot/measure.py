@@ -1,0 +1,157 @@
+"""How often the base model solves the problems, and which groups that leaves with a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from isocompute_jax.allocation.policies import Belief, prior
+from isocompute_jax.experiment.build import make_grading
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.experiment.curation.curate import locked_directory
+from isocompute_jax.experiment.curation.measure import measure, open_sampler
+from isocompute_jax.experiment.curation.record import RolloutOrder, Store, identity_of, survey
+from isocompute_jax.experiment.inputs import Inputs
+from isocompute_jax.experiment.samplers import make_sampler
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+"""Group sizes whose share of groups with a signal is estimated."""
+RESAMPLED = 1000
+LEVELS = (0.025, 0.975)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+    """Rollouts of the base model."""
+
+    solved: Int[np.ndarray, "P"]  # of the samples of each problem
+    samples: int  # k
+    tokens: float  # of a completion, on average
+    truncated: float  # share of completions that were cut off
+
+    @property
+    def rollouts(self) -> int:
+        """All of them."""
+        return len(self.solved) * self.samples
+
+    @property
+    def rate(self) -> float:
+        """pass@1."""
+        return float(self.solved.mean() / self.samples)
+
+
+def mixed(solved: Int[np.ndarray, "P"], samples: int, sizes: Sequence[int]) -> Float[np.ndarray, "P N"]:
+    """The chance that a group of n rollouts of each problem has some that solve it and some that do not.
+
+    Up to n = k it is counted: the share of all subsets of n of the k rollouts that are mixed, which is unbiased,
+
+        1 - C(k - c, n) / C(k, n) - C(c, n) / C(k, n).
+
+    Beyond it is the mean over what c of k leaves of a Beta distribution fitted to all problems (`policies.prior`).
+
+    Args:
+      solved: c of each problem.
+      samples: k.
+      sizes: n, 2 or more each.
+    """
+    counts = np.asarray(solved, np.int64)
+    columns = []
+    belief = Belief(*_posterior(counts, samples))
+    beyond = belief.mixed(max(sizes)) if max(sizes) > samples else None
+    for n in sizes:
+        if n > samples:
+            assert beyond is not None
+            columns.append(beyond[:, n])
+        else:
+            columns.append(1 - _none(samples - counts, samples, n) - _none(counts, samples, n))
+    return np.stack(columns, axis=1)
+
+
+def _posterior(counts: Int[np.ndarray, "P"], samples: int) -> tuple[np.ndarray, np.ndarray]:
+    first, second = prior(np.full(len(counts), float(samples)), counts.astype(float))
+    return first + counts, second + samples - counts
+
+
+def _none(left: Int[np.ndarray, "P"], samples: int, n: int) -> Float[np.ndarray, "P"]:
+    """C(left, n) / C(samples, n)."""
+    steps = np.arange(n)
+    return np.prod(np.maximum(left[:, None] - steps, 0) / (samples - steps), axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Of groups of n rollouts that have a signal."""
+
+    group_size: int
+    share: float
+    low: float  # 95% interval, of problems drawn anew
+    high: float
+
+
+def signal_shares(measured: Measured, sizes: Sequence[int] = SIZES, *, seed: int = 0) -> list[Share]:
+    """The share of groups with a signal for each n, with a 95% interval from resampled problems.
+
+    Where n is beyond k the prior is fitted anew to each resample.
+    """
+    solved, samples = measured.solved, measured.samples
+    draws = np.random.default_rng(seed).integers(len(solved), size=(RESAMPLED, len(solved)))
+    means = np.stack([mixed(solved[drawn], samples, sizes).mean(axis=0) for drawn in draws])
+    low, high = np.quantile(means, LEVELS, axis=0)
+    found = mixed(solved, samples, sizes).mean(axis=0)
+    return [Share(*row) for row in zip(sizes, found.tolist(), low.tolist(), high.tolist(), strict=True)]
+
+
+def check_solved(measured: Measured) -> None:
+    """Raises InputError where no group can have a signal."""
+    problems, samples, rollouts = len(measured.solved), measured.samples, measured.rollouts
+    if not measured.solved.any():
+        raise InputError(
+            f"--problems: none of {problems} problems was solved in {samples} rollouts each: pass@1 is below "
+            f"{3 / rollouts:.1g} (95%), and groups without a solution teach nothing. Bring easier problems, see that "
+            "the reward knows a right answer (train --show_prompts=3, and the completions), or teach the model first"
+        )
+    if measured.solved.min() == samples:
+        raise InputError(
+            f"--problems: each of {problems} problems was solved in all of {samples} rollouts: groups in which all are "
+            "right teach nothing. Bring harder problems"
+        )
+
+
+def measure_model(
+    config: RunConfig, inputs: Inputs, problems: Sequence[Problem], directory: pathlib.Path, *, samples: int
+) -> Measured:
+    """Draws `samples` rollouts of each problem from the base model, recorded in `directory` as curation does.
+
+    Raises:
+      InputError: what was recorded there is another measurement.
+      RunError: the sampler or the rewards failed.
+    """
+    order = RolloutOrder(inputs.prompts, config.sampling, config.seed)
+    identity = identity_of(config.model, order, dtype=config.dtype, reward=config.reward.function)
+    curation = CurationConfig(samples=samples, seed=config.seed)
+    with locked_directory(directory), contextlib.ExitStack() as opened:
+        store = Store(directory, identity=identity, survey=survey(problems, order), samples=samples)
+        if not store.known.all():
+            grading = opened.enter_context(contextlib.closing(make_grading(config.reward, inputs.tokenizer, problems)))
+            opened.enter_context(store)
+            with open_sampler(
+                config, inputs.model_config, inputs.tokenizer, directory, make_sampler=make_sampler
+            ) as sampler:
+                measure(problems, store, sampler, order, curation, grading=grading, rounds=not config.service.remote)
+        store.check_failures()
+        done = store.measured
+        rollouts = int(store.known.sum())
+        return Measured(
+            solved=store.solved(config.evaluation.solved_at)[done].astype(int),
+            samples=samples,
+            tokens=store.tokens / rollouts,
+            truncated=store.truncated / rollouts,
+        )
