@@ -24,7 +24,9 @@ from isocompute_jax.records.rollout import Problem
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 """Group sizes whose share of groups with a signal is estimated."""
-RESAMPLED = 1000
+OTHER_SEED = 7919
+"""Added to the run's: rollouts that a set was cut by would say that its problems are as hard as the cut."""
+RESAMPLED = 400
 LEVELS = (0.025, 0.975)
 
 
@@ -62,10 +64,17 @@ def mixed(solved: Int[np.ndarray, "P"], samples: int, sizes: Sequence[int]) -> F
       samples: k.
       sizes: n, 2 or more each.
     """
-    counts = np.asarray(solved, np.int64)
+    return _table(solved, samples, sizes)[solved]
+
+
+def _table(solved: Int[np.ndarray, "P"], samples: int, sizes: Sequence[int]) -> Float[np.ndarray, "C N"]:
+    """Those of a problem that is solved c = 0 .. k times; `solved` are what the prior is fitted to."""
+    counts = np.arange(samples + 1)
+    beyond = None
+    if max(sizes) > samples:
+        first, second = prior(np.full(len(solved), float(samples)), solved.astype(float))
+        beyond = Belief(first + counts, second + samples - counts).mixed(max(sizes))
     columns = []
-    belief = Belief(*_posterior(counts, samples))
-    beyond = belief.mixed(max(sizes)) if max(sizes) > samples else None
     for n in sizes:
         if n > samples:
             assert beyond is not None
@@ -75,12 +84,7 @@ def mixed(solved: Int[np.ndarray, "P"], samples: int, sizes: Sequence[int]) -> F
     return np.stack(columns, axis=1)
 
 
-def _posterior(counts: Int[np.ndarray, "P"], samples: int) -> tuple[np.ndarray, np.ndarray]:
-    first, second = prior(np.full(len(counts), float(samples)), counts.astype(float))
-    return first + counts, second + samples - counts
-
-
-def _none(left: Int[np.ndarray, "P"], samples: int, n: int) -> Float[np.ndarray, "P"]:
+def _none(left: Int[np.ndarray, "C"], samples: int, n: int) -> Float[np.ndarray, "C"]:
     """C(left, n) / C(samples, n)."""
     steps = np.arange(n)
     return np.prod(np.maximum(left[:, None] - steps, 0) / (samples - steps), axis=1)
@@ -134,9 +138,10 @@ def measure_model(
       InputError: what was recorded there is another measurement.
       RunError: the sampler or the rewards failed.
     """
-    order = RolloutOrder(inputs.prompts, config.sampling, config.seed)
+    seed = (config.seed + OTHER_SEED) % 2**32
+    order = RolloutOrder(inputs.prompts, config.sampling, seed)
     identity = identity_of(config.model, order, dtype=config.dtype, reward=config.reward.function)
-    curation = CurationConfig(samples=samples, seed=config.seed)
+    curation = CurationConfig(samples=samples, seed=seed)
     with locked_directory(directory), contextlib.ExitStack() as opened:
         store = Store(directory, identity=identity, survey=survey(problems, order), samples=samples)
         if not store.known.all():

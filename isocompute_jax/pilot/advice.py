@@ -1,0 +1,341 @@
+"""What the measurements come to: sizes, rate and expected reward, as one screen and as a config file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isocompute_jax.allocation import noise
+from isocompute_jax.allocation.schedule import Breakpoints, from_leaders
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.pilot.measure import RESAMPLED, Measured, Share
+from isocompute_jax.pilot.rates import Tested
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.theory import ExpectedCurves, Question, forecast, question_about, smoothed
+from isocompute_jax.theory.forecast import EMBEDDED, TRIED, measured_error, untried
+
+CANDIDATES = (4, 8, 16, 32, 64, 128, 256)
+LEAST_STEPS = 16
+"""Group sizes are compared of which the budget holds so many steps."""
+EMBEDDED_RATE = 2.5e-4
+"""Rate of most runs that theory's constants were calibrated on."""
+UNSEEN = 1e5
+"""Critical sizes beyond it are quotients by what is not told from zero."""
+BANDS = (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)
+"""Ends of the histogram's bands of pass@1; the first band is 0 alone, and the last 1 alone."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expected:
+    """n*(C), and what it promises, by theory."""
+
+    curves: ExpectedCurves
+    question: Question
+    sizes: Breakpoints[int]
+    translated: bool  # whether the rate is the embedded study's, standing in for one that theory does not know
+
+
+def expect(config: RunConfig, measured: Measured, problems: int, *, runs: int = 8) -> Expected:
+    """n*(C) of the run, predicted from the measured rates.
+
+    Args:
+      config: of the run; its n does not matter.
+      measured: of its problems.
+      problems: that it trains on.
+      runs: that are simulated of each n.
+
+    Raises:
+      InputError: the budget is too small for two group sizes.
+    """
+    budget, batch = config.max_compute, config.problems_per_batch
+    sizes = tuple(n for n in CANDIDATES if n * batch * LEAST_STEPS <= budget)
+    if len(sizes) < 2:
+        raise InputError(
+            f"--budget={budget}: that is less than {LEAST_STEPS} steps of {batch} problems with {CANDIDATES[1]} "
+            "rollouts each, too little to choose in"
+        )
+    rate = config.optimizer.base_lr
+    least, most = TRIED["learning rate"]
+    translated = not least <= rate <= most
+    fields = {
+        "optimizer.lr_scaling_exponent": config.optimizer.lr_scaling_exponent,
+        "recipe.advantage_scale": config.recipe.advantage_scale,
+        # theory knows no such terms: what it is asked is the run without them
+        "loss.kl_coef": 0.0,
+        "loss.entropy_coef": 0.0,
+        "max_compute": budget,
+        "problems_per_batch": batch,
+        "problem_set_size": problems,
+        "optimizer.base_lr": EMBEDDED_RATE if translated else rate,
+        "optimizer.base_batch": config.optimizer.base_batch,
+        "optimizer.warmup_steps": config.optimizer.warmup_steps,
+        "recipe.baseline": config.recipe.baseline,
+        "recipe.zero_variance_groups": config.recipe.zero_variance_groups,
+        "optimizer.clip_norm": config.optimizer.clip_norm,
+        "evaluation.k": config.evaluation.k,
+    }
+    question = question_about(fields, sizes, max(budget // 64, 2))
+    if question is None:
+        raise InputError(
+            "--config: theory has nothing to say of its advantages, or of its rule for rate and B: it knows "
+            "recipe.advantage_scale of group_std and none, and exponents 0, 0.5 and 1"
+        )
+    question = dataclasses.replace(question, runs=runs, points=7)
+    curves = forecast(smoothed(measured.solved, measured.samples), question)
+    leaders = [(float(compute), int(n)) for compute, n in zip(curves.compute, curves.best, strict=True)]
+    return Expected(curves, question, from_leaders(leaders), translated)
+
+
+@dataclasses.dataclass(frozen=True)
+class Critical:
+    """A critical size by the gradient's noise, with a 95% interval; infinite where it is not seen."""
+
+    value: float
+    low: float
+    high: float
+
+
+def critical(
+    lines: Sequence[Mapping[str, Any]], group_size: float, *, seed: int = 0
+) -> tuple[Critical, Critical] | None:
+    """Critical n and critical problems a batch (`allocation.noise`), in Adam's metric where there is one.
+
+    Measurements are resampled; None without two of them.
+
+    Args:
+      lines: of metrics.jsonl.
+      group_size: n at which problems are counted.
+      seed: of the resampling.
+    """
+    adam = any(f"{noise.PREFIX}adam_gradient2" in line for line in lines)
+    name = noise.PREFIX + noise.METRICS[adam]
+    found = [[line[name + what] for what in noise.ESTIMATES] for line in lines if name + noise.ESTIMATES[0] in line]
+    if len(found) < 2:
+        return None
+    rows = np.array(found)
+
+    def sizes(mean: np.ndarray) -> tuple[float, float]:
+        averages = dict(zip((noise.METRICS[adam] + what for what in noise.ESTIMATES), mean.tolist(), strict=True))
+        averages[f"{noise.METRICS[adam]}weight"] = 1.0
+        return (
+            noise.critical_group_size(averages, adam=adam),
+            noise.critical_problems(averages, group_size, adam=adam),
+        )
+
+    draws = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLED, len(rows)))
+    drawn = np.sort([sizes(rows[draw].mean(axis=0)) for draw in draws], axis=0)
+    low, high = drawn[round(0.025 * RESAMPLED)], drawn[round(0.975 * RESAMPLED) - 1]
+    both = [Critical(*row) for row in zip(sizes(rows.mean(axis=0)), low.tolist(), high.tolist(), strict=True)]
+    return both[0], both[1]
+
+
+def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig:
+    """The run that is advised.
+
+    Args:
+      config: with its rate and budget.
+      expected: what theory says of it.
+      validation: file of held-out problems.
+    """
+    sizes = expected.sizes
+    schedule = dataclasses.replace(config.schedule, group_size=sizes.text if len(sizes.values) > 1 else "")
+    evaluation = config.evaluation
+    if not evaluation.sets:
+        evaluation = dataclasses.replace(evaluation, sets={"validation": validation})
+    return dataclasses.replace(config, group_size=sizes.values[0], schedule=schedule, evaluation=evaluation)
+
+
+# --- as a config file
+
+
+def config_source(config: RunConfig, title: str) -> str:
+    """A Python file whose `get_config` returns the config; fields that have their default are left out."""
+    modules: dict[str, set[str]] = {}
+    body = _source(config, 4, modules)
+    imports = "\n".join(f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items()))
+    return (
+        f'"""{title}"""\n\n{imports}\n\n\ndef get_config() -> RunConfig:\n'
+        '    """The config; every field can be overridden with --config.FIELD=VALUE."""\n'
+        f"    return {body}\n"
+    )
+
+
+def _source(value: Any, indent: int, modules: dict[str, set[str]]) -> str:
+    """An expression; what it needs is added to `modules`."""
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    kind = type(value)
+    modules.setdefault(_home(kind), set()).add(kind.__name__)
+    inner = " " * (indent + 4)
+    lines = []
+    for field in dataclasses.fields(value):
+        here = getattr(value, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if here != default:
+            lines.append(f"{inner}{field.name}={_source(here, indent + 4, modules)},\n")
+    return f"{kind.__name__}(\n{''.join(lines)}{' ' * indent})" if lines else f"{kind.__name__}()"
+
+
+def _home(kind: type) -> str:
+    """The module from which configs/ import a class: the room's own where that offers it."""
+    from isocompute_jax import learner
+    from isocompute_jax.experiment import config
+
+    return next((room.__name__ for room in (config, learner) if hasattr(room, kind.__name__)), kind.__module__)
+
+
+# --- as a screen
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Findings:
+    """All that a pilot found."""
+
+    budget: int
+    problems: int  # that the run trains on
+    measured: Measured
+    shares: Sequence[Share]
+    tested: Tested | None
+    no_test: str  # why there is none
+    expected: Expected
+    config: RunConfig  # that is advised
+
+    @property
+    def rollouts(self) -> int:
+        """That the pilot took."""
+        return self.measured.rollouts + (self.tested.rollouts if self.tested else 0)
+
+
+def screen(found: Findings, file: str) -> str:
+    """What the pilot says; `file` is the config's."""
+    parts = (_spent(found), _solving(found), _rates(found), _advice(found), _unsure(found), _next(found, file))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _spent(found: Findings) -> Iterator[str]:
+    tested = found.tested.rollouts if found.tested else 0
+    yield (
+        f"Spent: {found.rollouts:,} rollouts, {found.rollouts / found.budget:.2%} of {found.budget:,} "
+        f"({found.measured.rollouts:,} to measure, {tested:,} to test rates)"
+    )
+
+
+def _solving(found: Findings) -> Iterator[str]:
+    measured = found.measured
+    yield (
+        f"pass@1 {measured.rate:.3f} ({len(measured.solved)} problems x {measured.samples} rollouts); "
+        f"{measured.tokens:.4g} tokens each, {measured.truncated:.1%} cut off"
+    )
+    rates = measured.solved / measured.samples
+    bands = {"never": int((rates == 0).sum())}
+    for low, high in itertools.pairwise(BANDS):
+        bands[f"to {high:g}"] = int(((rates > low) & (rates <= high) & (rates < 1)).sum())
+    bands["always"] = int((rates == 1).sum())
+    yield "  problems solved  " + "".join(f"{name:>9}" for name in bands)
+    yield "                   " + "".join(f"{count:>9}" for count in bands.values())
+    yield "  rollouts a group " + "".join(f"{share.group_size:>9}" for share in found.shares)
+    yield "  with a signal    " + "".join(f"{share.share:>9.0%}" for share in found.shares)
+    yield "  95% interval     " + "".join(f"{f'{share.low:.0%}-{share.high:.0%}':>9}" for share in found.shares)
+
+
+def _rates(found: Findings) -> Iterator[str]:
+    tested = found.tested
+    if tested is None:
+        yield f"Rates: not tested, {found.no_test}"
+        return
+    plan = tested.plan
+    yield (
+        f"Rates: {plan.steps} steps of {plan.problems} x {plan.group_size} rollouts each; a step takes "
+        f"{tested.seconds:.3g} s, {tested.sampling_s:.3g} s of it to sample"
+    )
+    yield "      rate    reward  +-      KL/step gradient  entropy"
+    for trial in tested.trials:
+        end = f"  broken: {tested.choice.why}" if trial.rate == tested.choice.edge else ""
+        mark = "  taken" if trial.rate == tested.choice.rate else end
+        yield (
+            f"  {trial.rate:8.2g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
+            f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:.2f}{mark}"
+        )
+    both = critical(tested.lines, plan.group_size)
+    if both is None:
+        yield "Gradient noise: not measured, it needs groups of 4 with a signal"
+        return
+    n, problems = both
+    yield (
+        f"Gradient noise: critical n {_range(n)}; critical problems a batch at n = {plan.group_size} {_range(problems)}"
+    )
+
+
+def _range(size: Critical) -> str:
+    def number(value: float) -> str:
+        return "unseen" if value > UNSEEN else f"{max(value, 0.0):.2g}"
+
+    return f"{number(size.value)} (95%: {number(size.low)} to {number(size.high)})"
+
+
+def _advice(found: Findings) -> Iterator[str]:
+    config, curves = found.config, found.expected.curves
+    reward, last = curves.records[:, -1], int(np.nanargmax(curves.records[:, -1]))
+    yield "Advice"
+    n = config.schedule.group_size or str(config.group_size)
+    yield f"  n          {n}" + (" (n@C: from so many rollouts on)" if config.schedule.group_size else "")
+    yield f"  problems   {config.problems_per_batch} a batch, of {found.problems}"
+    optimizer = config.optimizer
+    rule = (
+        ""
+        if optimizer.lr_scaling_exponent == 0
+        else (f" at B = {optimizer.base_batch}, times (B / {optimizer.base_batch})^{optimizer.lr_scaling_exponent:g}")
+    )
+    yield f"  rate       {optimizer.base_lr:.3g}{rule}"
+    yield f"  steps      {config.num_steps:,}"
+    yield (
+        f"  reward     {reward[last]:.2f} (avg@{config.evaluation.k} of held-out problems at the end, by theory; "
+        f"runs differ by {curves.spread[last, -1]:.2f})"
+    )
+
+
+def _unsure(found: Findings) -> Iterator[str]:
+    expected, tested, n = found.expected, found.tested, found.config.group_size
+    outside = untried(expected.question, found.problems)
+    low, high = expected.curves.tied[-1]
+    yield "Unsure"
+    if expected.translated:
+        yield (
+            f"  - theory does not know the rate of your model: {EMBEDDED_RATE:g}, that of the embedded study's 0.1 M "
+            "parameters, stands in for it, so that n and reward are a guess from pass@1"
+        )
+    elif outside:
+        yield f"  - theory was not tried on {'; '.join(outside)}"
+    else:
+        yield f"  - {measured_error(EMBEDDED, outside)}"
+    if low < high:
+        yield f"  - at the end n = {low} to {high} are tied"
+    if tested is None:
+        yield f"  - the rate is the one that was given, or goes by the model's size: {found.no_test}"
+    elif tested.choice.edge is None:
+        yield f"  - no rate broke: the best may lie above {tested.trials[-1].rate:.2g}"
+    else:
+        best = max(tested.trials, key=lambda trial: trial.reward)
+        if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):
+            yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
+    share = next((share for share in found.shares if share.group_size == n), None)
+    if share is not None and share.share < 0.25:
+        yield f"  - at first {1 - share.share:.0%} of groups of {n} teach nothing"
+
+
+def _next(found: Findings, file: str) -> Iterator[str]:
+    config, tested = found.config, found.tested
+    yield "Next"
+    yield f"  python -m isocompute_jax.train --config={file} --workdir=runs/first"
+    yield "  n by what the run itself measures: --config.schedule.group_size=auto"
+    if tested is not None and tested.choice.edge is None:
+        higher = ",".join(f"{tested.trials[-1].rate * factor:.3g}" for factor in (1, 2, 4, 8))
+        yield f"  higher rates: this command with --rates={higher} and another --workdir"
+    elif config.optimizer.base_lr:
+        rate = config.optimizer.base_lr
+        yield f"  half and twice the rate: --config.optimizer.base_lr={rate / 2:.3g} and {rate * 2:.3g}"

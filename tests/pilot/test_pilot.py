@@ -1,0 +1,105 @@
+"""The command, on a tiny random model; and its advice, trained on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isocompute_jax import tasks
+from isocompute_jax.command_line import load_config
+from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.loop import train
+from isocompute_jax.pilot.advice import config_source, critical, screen
+from isocompute_jax.pilot.run import PilotConfig, run_pilot, usual_rates
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+from tests import mains
+from tests.experiment.builders import make_inputs
+
+
+def bare(path):
+    """A run on the tiny model without a loss of its own, or held-out problems."""
+    config = make_inputs(path)
+    return dataclasses.replace(config, loss=RunConfig().loss, evaluation=EvaluationConfig(samples=2, k=2, points=2))
+
+
+@pytest.mark.slow
+def test_pilot_then_train(tmp_path):
+    config, out = bare(tmp_path), tmp_path / "pilot"
+    found = run_pilot(config, PilotConfig(budget=4096, rollouts=800, problems_per_batch=2), out)
+    assert found.tested is not None and found.rollouts <= 800
+    lines = [run_files.read_lines(path) for path in out.glob("rates/*/metrics.jsonl")]
+    start = found.tested.plan.start * found.tested.plan.batch
+    booked = start + sum(line[-1]["compute"] - start for line in lines if line[-1]["compute"] > start)
+    assert found.tested.rollouts == booked
+    text = screen(found, str(out / "advised.py"))
+    assert f"{found.rollouts:,} rollouts" in text and "Unsure" in text
+    made = load_config(str(out / "advised.py"))
+    assert made == found.config
+    assert made.evaluation.sets == {"validation": str(out / "sets" / "validation.jsonl")}
+    train(dataclasses.replace(made, max_compute=512), tmp_path / "run")
+    done = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
+    assert done[-1]["learning_rate"] == pytest.approx(found.tested.choice.rate)
+    with pytest.raises(InputError, match="is not empty"):
+        run_pilot(config, PilotConfig(budget=4096), out)
+
+
+def test_problems_that_are_never_solved(tmp_path):
+    config = bare(tmp_path)
+    tasks.write_problems(tmp_path / "never.jsonl", [Problem(f"p{i}", f"{i}+{i}=", "999", "numeric") for i in range(20)])
+    config = dataclasses.replace(config, train_set=str(tmp_path / "never.jsonl"))
+    with pytest.raises(InputError, match="none of 8 problems was solved in 4 rollouts each"):
+        run_pilot(config, PilotConfig(budget=4096, rollouts=32, samples=4), tmp_path / "pilot")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--model=DIR", "--problems=FILE"], "--budget is missing"),
+        (["--budget=4096", "--problems=FILE"], "--model is missing"),
+        (["--budget=4096", "--model=DIR"], "--problems is missing"),
+        (["--budget=4096", "--model=DIR", "--problems=nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
+        (["--budget=4096", "--model=DIR", "--problems=FILE"], "a budget from 6,400 on"),
+        (["--budget=4096", "--model=DIR", "--problems=FILE", "--rates=1e-3,1e-4"], "above 0 that rise"),
+        (["--budget=4096", "--model=DIR", "--problems=FILE", "--workdir=DIR"], "is not empty"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, flags, says):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "problems.jsonl").write_text("{}\n")
+    places = {"DIR": str(tmp_path / "model"), "FILE": str(tmp_path / "problems.jsonl")}
+    given = [f"{flag.partition('=')[0]}={places.get(flag.partition('=')[2], flag.partition('=')[2])}" for flag in flags]
+    if "--workdir" not in " ".join(given):
+        given.append(f"--workdir={tmp_path / 'pilot'}")
+    done = mains.run("isocompute_jax.pilot", given)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_config_file_says_the_config(tmp_path):
+    config = dataclasses.replace(bare(tmp_path), group_size=4)
+    path = tmp_path / "made.py"
+    path.write_text(config_source(config, "Made."))
+    assert load_config(str(path)) == config
+    assert "seed" not in path.read_text()  # a default
+
+
+def test_usual_rates_are_those_of_two_models_that_are_known():
+    assert usual_rates(100_000)[2] == pytest.approx(2.5e-4)
+    assert usual_rates(7_000_000_000)[2] == pytest.approx(1e-6, rel=0.1)
+
+
+def test_critical_sizes_are_ratios_of_means():
+    rng = np.random.default_rng(0)
+    lines = [
+        {"noise/gradient2": 2.0 + a, "noise/between": 4.0 + a, "noise/within": 40.0 + a, "reward": 0.1}
+        for a in rng.normal(scale=0.1, size=12)
+    ]
+    found = critical(lines, 8)
+    assert found is not None
+    n, problems = found
+    assert n.value == pytest.approx(10, rel=0.05) and n.low < n.value < n.high
+    assert problems.value == pytest.approx((4 + 40 / 8) / 2, rel=0.05)
+    assert critical(lines[:1], 8) is None

@@ -1,0 +1,81 @@
+"""The rule that takes a rate, on trials that are made up."""
+
+import dataclasses
+import math
+
+import pytest
+
+from isocompute_jax.pilot.rates import MOST_STEPS, Trial, broken, choose, least_rollouts, plan_test, trial_of
+
+RATES = (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
+
+
+def trials(rewards, *, error=0.01, **broken_at):
+    """One trial for each reward; `kl=(index, value)` and the like change one of them."""
+    made = [Trial(rate, reward, error, 0.01, 1.0, 1.0) for rate, reward in zip(RATES, rewards, strict=False)]
+    for field, (index, value) in broken_at.items():
+        made[index] = dataclasses.replace(made[index], **{field: value})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("kl", 0.6, "nats a token"),
+        ("gradient_norm", 11.0, "gradient norm"),
+        ("entropy", 0.1, "entropy"),
+        ("entropy", 4.0, "entropy"),
+        ("diverged", True, "finite"),
+        ("reward", 0.1, "reward is 0.100, and 0.300 at 0.0004"),
+    ],
+)
+def test_half_of_the_rate_that_breaks_is_the_most(field, value, says):
+    found = choose(trials([0.1, 0.2, 0.3, 0.4, 0.5], **{field: (3, value)}))
+    assert (found.rate, found.edge) == (4e-4, 8e-4)
+    assert says in found.why
+
+
+def test_the_largest_of_those_that_gained_as_much():
+    assert choose(trials([0.10, 0.30, 0.29, 0.27])).rate == 4e-4  # .27 is two errors of the difference below .30
+    assert choose(trials([0.30, 0.10, 0.1], kl=(2, 9.0))).edge == 2e-4  # a loss breaks before the distance does
+
+
+def test_without_an_edge_all_are_candidates():
+    found = choose(trials([0.1, 0.2, 0.3]))
+    assert (found.rate, found.edge, found.why) == (4e-4, None, "")
+
+
+def test_where_the_first_breaks_it_is_taken_all_the_same():
+    found = choose(trials([0.1, 0.2], kl=(0, 2.0)))
+    assert (found.rate, found.edge) == (1e-4, 1e-4)
+
+
+def test_reward_is_held_to_the_best_of_smaller_rates():
+    [low, high] = trials([0.3, 0.27])
+    assert not broken(high, [low])  # 2.1 errors of the difference
+    assert "reward" in broken(dataclasses.replace(high, reward=0.26), [low])
+
+
+def test_a_plan_keeps_to_its_rollouts_and_gives_up_size_before_rates():
+    for rollouts in (500, 1000, 2000, 5000, 20_000):
+        plan = plan_test(rollouts, group_size=16, problems=8, rates=RATES)
+        if plan is None:
+            assert rollouts < least_rollouts(8, RATES)
+            continue
+        assert plan.rollouts <= rollouts and 4 <= plan.steps <= MOST_STEPS
+    few = plan_test(least_rollouts(8, RATES), group_size=16, problems=8, rates=RATES)
+    assert few is not None and few.group_size == 4 and few.rates == RATES[::2]
+    most = plan_test(10**6, group_size=16, problems=8, rates=RATES)
+    assert most is not None and (most.group_size, most.rates, most.steps) == (16, RATES, MOST_STEPS)
+
+
+def test_a_trial_is_its_second_half_beside_the_run_that_was_forked():
+    def line(reward, kl, norm, entropy):
+        return {"reward": reward, "kl": kl, "gradient_norm": norm, "sampler_entropy": entropy}
+
+    start = [line(0.0, 0.0, 2.0, 0.5)] * 3
+    lines = [line(0.1, 0.0, 9.0, 0.5), line(0.1, 0.0, 9.0, 0.5), line(0.2, 0.2, 4.0, 0.5), line(0.4, 0.9, 4.0, 1.0)]
+    found = trial_of(1e-3, lines, start, 50, diverged=False)
+    assert (found.reward, found.kl, found.gradient_norm, found.entropy) == pytest.approx((0.3, 0.2, 2.0, 2.0))
+    assert found.error == pytest.approx(math.sqrt(0.3 * 0.7 / 100))
+    assert trial_of(1e-3, [], start, 50, diverged=True).diverged
