@@ -45,6 +45,7 @@ MAINS = {
     "study": ["preset", "workdir", "workers", "only"],
     "gallery": ["sweep", "gallery", "name", "docs"],
     "allocation": ["policy", "rates", "group_size", "block", "most"],
+    "pilot": ["model", "problems", "validation", "budget", "rollouts", "rates", "workdir", "config", "max_tokens"],
     "theory": ["pass_rates", "budget", "group_sizes", "skills"],
     "fit": ["runs", "out", "metric"],
     "export": ["run", "checkpoint", "out", "model"],

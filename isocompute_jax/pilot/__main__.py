@@ -4,11 +4,10 @@ r"""`python -m isocompute_jax.pilot`: which n, rate and batch a model wants, for
         --budget=262144 --workdir=runs/pilot
     python -m isocompute_jax.pilot --config=configs/start.py --model=models/mine --problems=problems.jsonl \
         --budget=524288 --config.reward=math --workdir=runs/pilot
-    python -m isocompute_jax.train --config=runs/pilot/advised.py --workdir=runs/first
 
 Measures how often the model solves the problems and which groups would have a signal, runs a learning-rate range test
 on short forks, asks theory for n*(C), and prints one screen of what that comes to and what stays unsure. Its advice is
-also WORKDIR/advised.py, a config that `train` takes as it is. docs/pilot.md.
+also WORKDIR/advised.py, which `python -m isocompute_jax.train --config=WORKDIR/advised.py` takes. docs/pilot.md.
 """
 
 from __future__ import annotations

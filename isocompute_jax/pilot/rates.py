@@ -135,7 +135,7 @@ MOST_START, MOST_STEPS, LEAST_STEPS = 16, 16, 4
 
 
 def plan_test(rollouts: int, *, group_size: int, problems: int, rates: Sequence[float]) -> TestPlan | None:
-    """The test for so many rollouts: the largest groups with trials of eight steps; else of four; else every other rate.
+    """The largest groups with trials of eight steps for so many rollouts; else of four; else every other rate alone.
 
     None where groups of 4 are too many even so.
 
