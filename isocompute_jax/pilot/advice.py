@@ -13,7 +13,7 @@ import numpy as np
 from isocompute_jax.allocation import noise
 from isocompute_jax.allocation.schedule import Breakpoints, from_leaders
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.pilot.measure import RESAMPLED, Measured, Share
+from isocompute_jax.pilot.measure import RESAMPLED, BaseRates, SignalShare
 from isocompute_jax.pilot.rates import Tested
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import ExpectedCurves, Question, forecast, question_about, smoothed
@@ -40,7 +40,7 @@ class Expected:
     translated: bool  # whether the rate is the embedded study's, standing in for one that theory does not know
 
 
-def expect(config: RunConfig, measured: Measured, problems: int, *, runs: int = 8) -> Expected:
+def expect(config: RunConfig, measured: BaseRates, problems: int, *, runs: int = 8) -> Expected:
     """n*(C) of the run, predicted from the measured rates.
 
     Args:
@@ -198,8 +198,8 @@ class Findings:
 
     budget: int
     problems: int  # that the run trains on
-    measured: Measured
-    shares: Sequence[Share]
+    measured: BaseRates
+    shares: Sequence[SignalShare]
     tested: Tested | None
     no_test: str  # why there is none
     expected: Expected

@@ -31,7 +31,7 @@ LEVELS = (0.025, 0.975)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Measured:
+class BaseRates:
     """Rollouts of the base model."""
 
     solved: Int[np.ndarray, "P"]  # of the samples of each problem
@@ -91,7 +91,7 @@ def _none(left: Int[np.ndarray, "C"], samples: int, n: int) -> Float[np.ndarray,
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
+class SignalShare:
     """Of groups of n rollouts that have a signal."""
 
     group_size: int
@@ -100,7 +100,7 @@ class Share:
     high: float
 
 
-def signal_shares(measured: Measured, sizes: Sequence[int] = SIZES, *, seed: int = 0) -> list[Share]:
+def signal_shares(measured: BaseRates, sizes: Sequence[int] = SIZES, *, seed: int = 0) -> list[SignalShare]:
     """The share of groups with a signal for each n, with a 95% interval from resampled problems.
 
     Where n is beyond k the prior is fitted anew to each resample.
@@ -110,10 +110,10 @@ def signal_shares(measured: Measured, sizes: Sequence[int] = SIZES, *, seed: int
     means = np.stack([mixed(solved[drawn], samples, sizes).mean(axis=0) for drawn in draws])
     low, high = np.quantile(means, LEVELS, axis=0)
     found = mixed(solved, samples, sizes).mean(axis=0)
-    return [Share(*row) for row in zip(sizes, found.tolist(), low.tolist(), high.tolist(), strict=True)]
+    return [SignalShare(*row) for row in zip(sizes, found.tolist(), low.tolist(), high.tolist(), strict=True)]
 
 
-def check_solved(measured: Measured) -> None:
+def check_solved(measured: BaseRates) -> None:
     """Raises InputError where no group can have a signal."""
     problems, samples, rollouts = len(measured.solved), measured.samples, measured.rollouts
     if not measured.solved.any():
@@ -131,7 +131,7 @@ def check_solved(measured: Measured) -> None:
 
 def measure_model(
     config: RunConfig, inputs: Inputs, problems: Sequence[Problem], directory: pathlib.Path, *, samples: int
-) -> Measured:
+) -> BaseRates:
     """Draws `samples` rollouts of each problem from the base model, recorded in `directory` as curation does.
 
     Raises:
@@ -154,7 +154,7 @@ def measure_model(
         store.check_failures()
         done = store.measured
         rollouts = int(store.known.sum())
-        return Measured(
+        return BaseRates(
             solved=store.solved(config.evaluation.solved_at)[done].astype(int),
             samples=samples,
             tokens=store.tokens / rollouts,

@@ -58,7 +58,7 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class RateChoice:
     """What the trials say."""
 
     rate: float
@@ -87,7 +87,7 @@ def broken(trial: Trial, smaller: Sequence[Trial]) -> str:
     return ""
 
 
-def choose(trials: Sequence[Trial]) -> Choice:
+def choose(trials: Sequence[Trial]) -> RateChoice:
     """The rate that the rule takes (see the top of this file).
 
     Args:
@@ -103,7 +103,7 @@ def choose(trials: Sequence[Trial]) -> Choice:
     candidates = [trial for trial in whole if edge is None or trial.rate <= edge / ROOM * (1 + 1e-9)] or [trials[0]]
     best = max(candidates, key=lambda trial: trial.reward)
     near = [trial for trial in candidates if trial.reward >= best.reward - math.hypot(trial.error, best.error)]
-    return Choice(max(trial.rate for trial in near), edge, why)
+    return RateChoice(max(trial.rate for trial in near), edge, why)
 
 
 # --- running it
@@ -172,7 +172,7 @@ class Tested:
 
     plan: TestPlan
     trials: tuple[Trial, ...]  # those that were run, rising
-    choice: Choice
+    choice: RateChoice
     lines: tuple[Mapping[str, Any], ...]  # of metrics.jsonl of the run that was forked
     rollouts: int
     seconds: float  # median of a step's, sampling included

@@ -45,6 +45,7 @@ def test_pilot_then_train(tmp_path):
         run_pilot(config, PilotConfig(budget=4096), out)
 
 
+@pytest.mark.slow
 def test_problems_that_are_never_solved(tmp_path):
     config = bare(tmp_path)
     tasks.write_problems(tmp_path / "never.jsonl", [Problem(f"p{i}", f"{i}+{i}=", "999", "numeric") for i in range(20)])
@@ -57,25 +58,31 @@ def test_problems_that_are_never_solved(tmp_path):
     ("flags", "says"),
     [
         (["--model=DIR", "--problems=FILE"], "--budget is missing"),
-        (["--budget=4096", "--problems=FILE"], "--model is missing"),
-        (["--budget=4096", "--model=DIR"], "--problems is missing"),
         (["--budget=4096", "--model=DIR", "--problems=nowhere.jsonl"], "nowhere.jsonl: there is no such file"),
-        (["--budget=4096", "--model=DIR", "--problems=FILE"], "a budget from 6,400 on"),
-        (["--budget=4096", "--model=DIR", "--problems=FILE", "--rates=1e-3,1e-4"], "above 0 that rise"),
-        (["--budget=4096", "--model=DIR", "--problems=FILE", "--workdir=DIR"], "is not empty"),
     ],
 )
-def test_bad_input_is_named(tmp_path, flags, says):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+def test_bad_flags_are_named(tmp_path, flags, says):
     (tmp_path / "problems.jsonl").write_text("{}\n")
-    places = {"DIR": str(tmp_path / "model"), "FILE": str(tmp_path / "problems.jsonl")}
+    places = {"DIR": str(tmp_path), "FILE": str(tmp_path / "problems.jsonl")}
     given = [f"{flag.partition('=')[0]}={places.get(flag.partition('=')[2], flag.partition('=')[2])}" for flag in flags]
-    if "--workdir" not in " ".join(given):
-        given.append(f"--workdir={tmp_path / 'pilot'}")
     done = mains.run("isocompute_jax.pilot", given)
     assert done.returncode == 2 and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "workdir", "says"),
+    [
+        ({}, "pilot", "2% of it are 81 rollouts.*a budget from 6,400 on"),
+        ({"rates": (1e-3, 1e-4)}, "pilot", "above 0 that rise"),
+        ({"rates": (1e-3, 1e-3)}, "pilot", "above 0 that rise"),
+        ({}, ".", "is not empty"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, fields, workdir, says):
+    (tmp_path / "something").write_text("")
+    with pytest.raises(InputError, match=says):
+        run_pilot(RunConfig(), PilotConfig(budget=4096, **fields), tmp_path / workdir)
 
 
 def test_a_config_file_says_the_config(tmp_path):
