@@ -103,35 +103,35 @@ class Critical:
 def critical(
     lines: Sequence[Mapping[str, Any]], group_size: float, *, seed: int = 0
 ) -> tuple[Critical, Critical] | None:
-    """Critical n and critical problems a batch (`allocation.noise`), in Adam's metric where there is one.
+    """Critical n and critical problems a batch (`allocation.noise`), of the gradient itself.
 
-    Measurements are resampled; None without two of them.
+    In Adam's metric the first steps are mostly those weights whose second moment is still nearly zero. Measurements are
+    resampled; None without two of them.
 
     Args:
       lines: of metrics.jsonl.
       group_size: n at which problems are counted.
       seed: of the resampling.
     """
-    adam = any(f"{noise.PREFIX}adam_gradient2" in line for line in lines)
-    name = noise.PREFIX + noise.METRICS[adam]
-    found = [[line[name + what] for what in noise.ESTIMATES] for line in lines if name + noise.ESTIMATES[0] in line]
-    if len(found) < 2:
+    names = [noise.PREFIX + what for what in noise.ESTIMATES]
+    rows = np.array([[line[name] for name in names] for line in lines if names[0] in line])
+    if len(rows) < 2:
         return None
-    rows = np.array(found)
 
     def sizes(mean: np.ndarray) -> tuple[float, float]:
-        averages = dict(zip((noise.METRICS[adam] + what for what in noise.ESTIMATES), mean.tolist(), strict=True))
-        averages[f"{noise.METRICS[adam]}weight"] = 1.0
-        return (
-            noise.critical_group_size(averages, adam=adam),
-            noise.critical_problems(averages, group_size, adam=adam),
-        )
+        averages = dict(zip(noise.ESTIMATES, mean.tolist(), strict=True)) | {"weight": 1.0}
+        return noise.critical_group_size(averages), noise.critical_problems(averages, group_size)
 
     draws = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLED, len(rows)))
-    drawn = np.sort([sizes(rows[draw].mean(axis=0)) for draw in draws], axis=0)
-    low, high = drawn[round(0.025 * RESAMPLED)], drawn[round(0.975 * RESAMPLED) - 1]
-    both = [Critical(*row) for row in zip(sizes(rows.mean(axis=0)), low.tolist(), high.tolist(), strict=True)]
-    return both[0], both[1]
+    drawn = np.array([sizes(rows[draw].mean(axis=0)) for draw in draws])
+    n, problems = sizes(rows.mean(axis=0))
+    return _interval(n, drawn[:, 0]), _interval(problems, drawn[:, 1])
+
+
+def _interval(value: float, drawn: np.ndarray) -> Critical:
+    """No interpolation: some of what was drawn may be infinite."""
+    ordered = np.sort(drawn).tolist()
+    return Critical(value, ordered[round(0.025 * RESAMPLED)], ordered[round(0.975 * RESAMPLED) - 1])
 
 
 def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig:
@@ -147,7 +147,7 @@ def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig
     evaluation = config.evaluation
     if not evaluation.sets:
         evaluation = dataclasses.replace(evaluation, sets={"validation": validation})
-    return dataclasses.replace(config, group_size=sizes.values[0], schedule=schedule, evaluation=evaluation)
+    return dataclasses.replace(config, group_size=sizes.at(0), schedule=schedule, evaluation=evaluation)
 
 
 # --- as a config file
@@ -258,7 +258,7 @@ def _rates(found: Findings) -> Iterator[str]:
         end = f"  broken: {tested.choice.why}" if trial.rate == tested.choice.edge else ""
         mark = "  taken" if trial.rate == tested.choice.rate else end
         yield (
-            f"  {trial.rate:8.2g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
+            f"  {trial.rate:8.3g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
             f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:.2f}{mark}"
         )
     both = critical(tested.lines, plan.group_size)
@@ -318,7 +318,7 @@ def _unsure(found: Findings) -> Iterator[str]:
     if tested is None:
         yield f"  - the rate is the one that was given, or goes by the model's size: {found.no_test}"
     elif tested.choice.edge is None:
-        yield f"  - no rate broke: the best may lie above {tested.trials[-1].rate:.2g}"
+        yield f"  - no rate broke: the best may lie above {tested.trials[-1].rate:.3g}"
     else:
         best = max(tested.trials, key=lambda trial: trial.reward)
         if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):

@@ -83,7 +83,7 @@ def broken(trial: Trial, smaller: Sequence[Trial]) -> str:
         return f"the gradient norm is {trial.gradient_norm:.2g} times the base model's"
     best = max(smaller, key=lambda other: other.reward, default=trial)
     if trial.reward < best.reward - WORSE * math.hypot(trial.error, best.error):
-        return f"reward is {trial.reward:.3f}, and {best.reward:.3f} at {best.rate:.2g}"
+        return f"reward is {trial.reward:.3f}, and {best.reward:.3f} at {best.rate:.3g}"
     return ""
 
 
@@ -211,7 +211,7 @@ def run_test(config: RunConfig, plan: TestPlan, directory: pathlib.Path) -> Test
     start = run_files.read_lines(parent / run_files.METRICS)
     booked, timed, trials = int(start[-1]["compute"]), list(start), []
     for rate in plan.rates:
-        path = directory / f"rate_{rate:.3g}"
+        path = directory / f"rate_{rate:.4g}"
         schedule = ScheduleConfig(learning_rate=f"{rate / still:.9g}@0")
         fork = dataclasses.replace(
             base, fork=str(parent), schedule=schedule, max_compute=plan.batch * (plan.start + plan.steps)

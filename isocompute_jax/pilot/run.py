@@ -123,8 +123,8 @@ def held_out(config: RunConfig, directory: pathlib.Path) -> RunConfig:
 
 def usual_rates(params: int) -> tuple[float, ...]:
     """A quarter to 16 times 2.5e-4 / sqrt(parameters / 0.1 M), which for 7B is the IsoCompute Playbook's 1e-6."""
-    usual = EMBEDDED_RATE / math.sqrt(params / EMBEDDED_PARAMS)
-    return tuple(float(f"{usual * factor:.2g}") for factor in FACTORS)
+    usual = float(f"{EMBEDDED_RATE / math.sqrt(params / EMBEDDED_PARAMS):.2g}")
+    return tuple(float(f"{usual * factor:.6g}") for factor in FACTORS)
 
 
 def test(config: RunConfig, plan: TestPlan | None, directory: pathlib.Path, *, least: int) -> tuple[Tested | None, str]:

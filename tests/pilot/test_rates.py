@@ -10,9 +10,9 @@ from isocompute_jax.pilot.rates import MOST_STEPS, Trial, broken, choose, least_
 RATES = (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
 
 
-def trials(rewards, *, error=0.01, **broken_at):
+def trials(rewards, **broken_at):
     """One trial for each reward; `kl=(index, value)` and the like change one of them."""
-    made = [Trial(rate, reward, error, 0.01, 1.0, 1.0) for rate, reward in zip(RATES, rewards, strict=False)]
+    made = [Trial(rate, reward, 0.01, 0.01, 1.0, 1.0) for rate, reward in zip(RATES, rewards, strict=False)]
     for field, (index, value) in broken_at.items():
         made[index] = dataclasses.replace(made[index], **{field: value})
     return made
