@@ -51,6 +51,7 @@ class RunStatus:
     rate: float | None = None  # rollouts per second lately, evaluations included and compiling not
     device_hours: float = 0.0  # spent
     silent_s: float | None = None  # seconds since the last line of its logs; None where there is none
+    batch: int = 0  # rollouts of a scheduled run's last step, as planned; 0 for a fixed run
 
 
 def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
@@ -70,7 +71,8 @@ def read_status(directory: pathlib.Path, config: RunConfig) -> RunStatus:
     first, last = steps[0], steps[-1]
     seconds = last["wall_s"] - first["wall_s"] - max(0.0, _compiled_s(last) - _compiled_s(first))
     rate = (last["compute"] - first["compute"]) / seconds if seconds > 0 else None
-    return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate, spent, silent_s)
+    batch = last.get("group_size", 0) * last.get("problems_per_batch", 0)
+    return RunStatus(last["step"], last["compute"], last.get("reward"), score, rate, spent, silent_s, batch)
 
 
 def _compiled_s(line: Mapping[str, Any]) -> float:
@@ -146,7 +148,7 @@ def print_plan(sweep: SweepState, hours: Mapping[str, str] | None = None, captio
         table.add_column(column, justify="left" if column in ("run", "state") else "right", overflow="fold")
     total = 0
     for name, config in sweep.runs.items():
-        compute = config.num_steps * config.rollouts_per_step
+        compute = config.planned_compute
         total += compute
         numbers = (config.group_size, config.problems_per_batch, config.rollouts_per_step, config.num_steps, compute)
         cells = [f"{number:,}" for number in numbers] + ([] if hours is None else [hours[name]])
@@ -169,7 +171,7 @@ def headline(sweep: SweepState, statuses: Mapping[str, RunStatus]) -> str:
     states = list(sweep.states.values())
     parts = [f"{states.count(state)} {state}" for state in STYLES if state in states]
     ended = ("done", "failed", "stopped")
-    total = sum(config.num_steps * config.rollouts_per_step for config in sweep.runs.values())
+    total = sum(config.planned_compute for config in sweep.runs.values())
     spent = sum(status.compute for status in statuses.values())
     text = f"{', '.join(parts)}; {spent / max(total, 1):.0%} of {total:,} rollouts"
     text += f"; {sum(status.device_hours for status in statuses.values()):.4g} device-hours"
@@ -197,7 +199,7 @@ def _row(name: str, sweep: SweepState, status: RunStatus) -> list[str]:
     return [
         name,
         f"{state}, silent for {_clock(status.silent_s or 0.0)}" if silent else state,
-        f"{status.step:,}/{config.num_steps:,}",
+        _steps(config, status),
         f"{status.compute:,}",
         "" if status.reward is None else f"{status.reward:.3f}",
         status.score,
@@ -207,7 +209,15 @@ def _row(name: str, sweep: SweepState, status: RunStatus) -> list[str]:
 
 
 def _left(config: RunConfig, status: RunStatus) -> int:
-    return config.num_steps * config.rollouts_per_step - status.compute
+    return max(config.planned_compute - status.compute, 0)
+
+
+def _steps(config: RunConfig, status: RunStatus) -> str:
+    """`12/96`; of a run that chooses its own n, `12/~96`, by what it has spent and what a step of its last n costs."""
+    if config.schedule.kind != "auto":
+        return f"{status.step:,}/{config.num_steps:,}"
+    left = _left(config, status) // (status.batch or config.rollouts_per_step)
+    return f"{status.step:,}/~{status.step + left:,}"
 
 
 def _clock(seconds: float) -> str:

@@ -120,7 +120,7 @@ class Watch:
     def _start_fit(self) -> subprocess.Popen[bytes]:
         """In a process of its own, on a CPU: the runs have the devices."""
         configs = self._state.runs.values()
-        end = max(config.num_steps * config.rollouts_per_step for config in configs)
+        end = max(config.planned_compute for config in configs)
         evaluation = next(iter(configs)).evaluation
         eval_set = next(iter(evaluation.sets), "validation")
         command = [sys.executable, "-m", PROGRAM, str(self._state.root), str(end)]

@@ -15,27 +15,27 @@ COLUMNS = {f"noise/{metric}{name}" for metric in ("", "adam_") for name in ("gra
 
 @pytest.fixture(scope="module")
 def measured(base_run, tmp_path_factory):
-    """(directory of the undisturbed run again, measured before each fourth step; those columns in all layouts)."""
+    """(directory of the undisturbed run with the noise of each fourth step; the first measurement in all layouts)."""
     seen = []
-    make_updates = loop.make_updates
+    columns_of = loop.noise_columns
 
-    def with_noise(parts, state, batch, *rest):
-        columns = {}
-        if (int(state.step) + 1) % 4 == 0:
-            columns = noise.noise_columns(parts, state, batch.sampled.groups, step=int(state.step))
+    def in_all_layouts(parts, state, groups, *, step):
+        columns = columns_of(parts, state, groups, step=step)
+        if step == 3:
             packings = [PackingConfig(trees="on"), PackingConfig(trees="off", row_tokens=16)]
             others = [dataclasses.replace(parts, config=dataclasses.replace(parts.config, packing=p)) for p in packings]
-            if int(state.step) == 3:
-                same = [noise.noise_columns(part, state, batch.sampled.groups, step=3) for part in others]
-                seen.extend([columns, *same])
-        updated, metrics = make_updates(parts, state, batch, *rest)
-        return updated, metrics | columns
+            seen.extend([columns, *(noise.noise_columns(part, state, groups, step=step) for part in others)])
+        return columns
 
     workdir = tmp_path_factory.mktemp("runs") / "measured"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "make_updates", with_noise)
-        loop.train(base_run, workdir)
+        patch.setattr(loop, "noise_columns", in_all_layouts)
+        loop.train(measuring(base_run), workdir)
     return workdir, seen
+
+
+def measuring(config):
+    return dataclasses.replace(config, schedule=dataclasses.replace(config.schedule, noise_every=4))
 
 
 def test_a_measured_run_is_the_run(measured, undisturbed):
@@ -46,6 +46,15 @@ def test_a_measured_run_is_the_run(measured, undisturbed):
         assert all(math.isfinite(line[name]) for name in line.keys() & COLUMNS)
     [(mine, _), (yours, _)] = [builders.final_checkpoint(path) for path in (measured[0], undisturbed)]
     assert all(a.tobytes() == b.tobytes() for a, b in zip(mine, yours, strict=True))
+
+
+def test_an_interrupted_run_measures_the_same(base_run, measured, tmp_path):
+    """Stopped at the end of a step that is measured, it goes on exactly: what is drawn for it is by seed and step."""
+    with builders.interrupted_in_step(8), pytest.raises(KeyboardInterrupt):
+        loop.train(measuring(base_run), tmp_path / "run")
+    assert len(builders.log_lines(tmp_path / "run", "metrics.jsonl")) == 8
+    loop.train(measuring(base_run), tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", measured[0])
 
 
 def test_every_layout_measures_the_same(measured):

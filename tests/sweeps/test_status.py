@@ -6,6 +6,7 @@ import pathlib
 import re
 import time
 
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.sweeps import books, status
@@ -79,3 +80,30 @@ def test_a_running_run_whose_logs_are_old_is_shown_as_silent(tmp_path):
         os.utime(tmp_path / "a" / name, (time.time() - 3700, time.time() - 3700))
     [cell, _] = status.status_table(state).columns[1].cells
     assert re.fullmatch("running, silent for 1:01:4.", str(cell))
+
+
+def test_steps_and_compute_of_schedules(tmp_path):
+    """4 x 8 up to 320 rollouts, 10 steps, then 16 x 8, 5 steps: 15 steps and 960 of 1,000 rollouts. `auto` guesses."""
+    known = dataclasses.replace(BASE, max_compute=1000, schedule=ScheduleConfig(group_size="4@0,16@320"))
+    auto = dataclasses.replace(known, schedule=ScheduleConfig(group_size="auto", largest=16))
+    (tmp_path / "a").mkdir()
+    for step, n in enumerate([4, 4, 16], start=1):
+        columns = {
+            "step": step,
+            "compute": 320 + 128 * (step - 2),
+            "wall_s": 2.0 * step,
+            "tokens": 1,
+            "device_hours": 0,
+        }
+        run_files.append_line(tmp_path / "a" / run_files.METRICS, {**columns, "group_size": n, "problems_per_batch": 8})
+    shown = {}
+    for name, config in (("known", known), ("auto", auto)):
+        state = books.SweepState(tmp_path, {"a": config}, {"a": "running"}, {}, num_workers=1)
+        [cell] = status.status_table(state).columns[2].cells
+        shown[name] = cell
+    assert shown == {"known": "3/15", "auto": "3/~7"}  # (992 - 448) // 128 more
+    state = books.SweepState(tmp_path, {"a": known}, {"a": "running"}, {}, num_workers=1)
+    assert "; 47% of 960 rollouts; " in status.headline(state, {"a": status.read_status(tmp_path / "a", known)})
+    assert "64 rollouts/s, about 0:00:08 left" in status.headline(
+        state, {"a": status.read_status(tmp_path / "a", known)}
+    )
