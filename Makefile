@@ -8,6 +8,7 @@ PYTHON ?= $(or $(PYTHON_3_12),python3)
 # What clusters install is for 3.12 alone.
 CLUSTER_PYTHON ?= $(or $(PYTHON_3_12),python3.12)
 WORKERS ?= 2
+KILLS ?= 20
 PRESET ?= quick
 ARGS ?=
 
@@ -119,7 +120,7 @@ test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that ar
 
 # They wait more than they compute, so a file goes beside the other.
 test-faults: $(DEV) ## kill servers and learners for some minutes (JAX engine; with ARGS="-m faults" vLLM too)
-	XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=loadfile -m "faults and not vllm" tests/faults $(ARGS)
+	KILLS=$(KILLS) XLA_FLAGS= $(RUN) -m pytest -n $(WORKERS) --dist=loadfile -m "faults and not vllm" tests/faults $(ARGS)
 
 lint: $(DEV) ## ruff and pyright
 	$(RUN) -m ruff check .

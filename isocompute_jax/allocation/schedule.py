@@ -94,7 +94,7 @@ class ScheduleConfig:
     )
     largest: int = option(256, "Largest n that `auto` comes to.", low=2)
     problems_per_batch: str = option("", "B_problem likewise: empty, or 8@0,32@8192.")
-    learning_rate: str = option(
+    rate: str = option(
         "constant",
         "What the rate is multiplied by after its warm-up: constant; cosine, linear or wsd (constant, then linear), "
         "which fall to `final_rate` at max_compute; or factors as 1@0,0.3@8192. The rule for B "
@@ -123,15 +123,15 @@ class ScheduleConfig:
         for n in self.sizes(self.block, 8).group_size.values:
             check_deal(self.per_problem, group_size=n, block=self.block, most=self.most)
         self.sizes(8, 8)  # what it says is read, for its faults
-        if self.learning_rate not in SHAPES:
-            nearest = nearest_word(self.learning_rate, list(SHAPES))
-            if nearest and "@" not in self.learning_rate:
+        if self.rate not in SHAPES:
+            nearest = nearest_word(self.rate, list(SHAPES))
+            if nearest and "@" not in self.rate:
                 raise InputError(
-                    field_of(self, "learning_rate"),
-                    f" = {self.learning_rate!r}: did you mean {nearest!r}? Known are {', '.join(SHAPES)}, and factors "
+                    field_of(self, "rate"),
+                    f" = {self.rate!r}: did you mean {nearest!r}? Known are {', '.join(SHAPES)}, and factors "
                     "as 1@0,0.3@8192",
                 )
-            parse_breakpoints(field_of(self, "learning_rate"), self.learning_rate, float, low=0.0)
+            parse_breakpoints(field_of(self, "rate"), self.rate, float, low=0.0)
         if not self.decay_share > 0:
             raise InputError(field_of(self, "decay_share"), f" = {self.decay_share} must be above 0")
 
@@ -153,7 +153,7 @@ class ScheduleConfig:
         """What is scheduled, in a line; empty for a run whose sizes and rate are fixed."""
         found = [f"n {self.source or self.group_size}" if self.group_size else ""]
         found += [f"B {self.problems_per_batch}" if self.problems_per_batch else ""]
-        found += [f"rate {self.learning_rate}" if self.learning_rate != "constant" else ""]
+        found += [f"rate {self.rate}" if self.rate != "constant" else ""]
         found += [f"per problem {self.per_problem}" if self.per_problem != "uniform" else ""]
         return "; ".join(filter(None, found))
 
@@ -179,15 +179,15 @@ class ScheduleConfig:
     def rate_factor(self, compute: int, max_compute: int) -> float:
         """What the learning rate is multiplied by once `compute` of `max_compute` rollouts are spent."""
         spent = min(compute / max_compute, 1.0)
-        if self.learning_rate not in SHAPES:
-            return parse_breakpoints(field_of(self, "learning_rate"), self.learning_rate, float, low=0.0).at(compute)
+        if self.rate not in SHAPES:
+            return parse_breakpoints(field_of(self, "rate"), self.rate, float, low=0.0).at(compute)
         left = {
             "constant": 1.0,
             "cosine": (1 + math.cos(math.pi * spent)) / 2,
             "linear": 1 - spent,
             "wsd": min((1 - spent) / self.decay_share, 1.0),
-        }[self.learning_rate]
-        return 1.0 if self.learning_rate == "constant" else self.final_rate + (1 - self.final_rate) * left
+        }[self.rate]
+        return 1.0 if self.rate == "constant" else self.final_rate + (1 - self.final_rate) * left
 
     def as_recorded(self, recorded: Mapping[str, Any]) -> ScheduleConfig:
         """With n*(C) as the config.json of a run has it, which was read, or predicted, when the run began."""

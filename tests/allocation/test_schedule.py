@@ -55,13 +55,13 @@ def test_segments_are_the_steps_of_a_run(schedule, max_compute):
     ],
 )
 def test_rates_by_hand(shape, at_half, at_end):
-    schedule = ScheduleConfig(learning_rate=shape, final_rate=0.1, decay_share=0.2)
+    schedule = ScheduleConfig(rate=shape, final_rate=0.1, decay_share=0.2)
     factors = [schedule.rate_factor(compute, 1000) for compute in (0, 500, 1000, 1200)]
     assert factors == pytest.approx([1, at_half, at_end, at_end])
 
 
 def test_wsd_falls_over_its_share():
-    schedule = ScheduleConfig(learning_rate="wsd", final_rate=0.0, decay_share=0.5)
+    schedule = ScheduleConfig(rate="wsd", final_rate=0.0, decay_share=0.5)
     assert [schedule.rate_factor(compute, 100) for compute in (0, 50, 75, 100)] == pytest.approx([1, 1, 0.5, 0])
 
 
@@ -76,8 +76,8 @@ def test_wsd_falls_over_its_share():
         ("group_size", "4.5@0", "no list of VALUE@COMPUTE"),
         ("group_size", f"8@0,{2**20}@10", "no memory holds a batch of groups of 1,048,576 rollouts"),
         ("problems_per_batch", "0@0", "every value must be at least 1"),
-        ("learning_rate", "cosin", "did you mean 'cosine'"),
-        ("learning_rate", "1@0,nan@8", "every value must be at least 0"),
+        ("rate", "cosin", "did you mean 'cosine'"),
+        ("rate", "1@0,nan@8", "every value must be at least 0"),
         ("decay_share", 0.0, "must be above 0"),
     ],
 )

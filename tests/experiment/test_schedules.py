@@ -15,7 +15,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
 
-SCHEDULE = ScheduleConfig("4@0,8@128,16@500", problems_per_batch="4@0,2@300", learning_rate="cosine")
+SCHEDULE = ScheduleConfig("4@0,8@128,16@500", problems_per_batch="4@0,2@300", rate="cosine")
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ from tests.model.tiny import random_params
 
 pytestmark = pytest.mark.faults
 
-STEPS, KILLS, FROZEN_S = 60, 20, 60.0
+STEPS, FROZEN_S = 60, 60.0
+KILLS = int(os.environ.get("KILLS", "20"))
 VLLM_PYTHON = processes.ROOT / ".venv-vllm" / "bin" / "python"
 HOLD = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:])); time.sleep(86400)"
 
@@ -203,7 +204,7 @@ def assert_whole(stage: Stage, workdir: pathlib.Path, undisturbed: pathlib.Path)
     assert {line["staleness"] for line in lines} == {0}
 
 
-def test_twenty_kills_and_a_frozen_server(stage, undisturbed):
+def test_kills_and_a_frozen_server(stage, undisturbed):
     workdir = stage.root / "killed"
     chaos = Chaos(stage, workdir)
     learner = stage.learner(workdir)

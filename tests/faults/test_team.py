@@ -27,7 +27,9 @@ from tests.launch import processes
 
 pytestmark = pytest.mark.faults
 
-STEPS, KILLS, SEED, STALL_S, GRACE_S = 48, 20, 0, 15, 30
+STEPS, SEED, STALL_S, GRACE_S = 48, 0, 15, 30
+KILLS = int(os.environ.get("KILLS", "20"))
+"""A multiple of 4."""
 
 
 @dataclasses.dataclass
@@ -115,10 +117,11 @@ def reach(stage: Stage, launcher: subprocess.Popen, workdir: pathlib.Path, step:
     processes.wait_until(there, f"step {step}", seconds=200)
 
 
-def test_twenty_kills_at_random_moments(stage, undisturbed):
-    """Each of the four processes five times, in a random order; the two learners' coordinator is one of them."""
+def test_kills_at_random_moments(stage, undisturbed):
+    """Each of the four processes equally often, in a random order; the two learners' coordinator is one of them."""
     workdir, rng = stage.root / "killed", random.Random(SEED)
-    victims = [(find, number) for find in (stage.learners_of(workdir), stage.server) for number in (0, 1)] * 5
+    victims = [(find, number) for find in (stage.learners_of(workdir), stage.server) for number in (0, 1)]
+    victims *= KILLS // 4
     rng.shuffle(victims)
     with stage.launch(workdir) as launcher:
         done = 0
@@ -132,7 +135,8 @@ def test_twenty_kills_at_random_moments(stage, undisturbed):
                 os.kill(pid, signal.SIGKILL)
         finish(stage, launcher, workdir)
     said = stage.said(workdir)
-    assert said.count("killed by SIGKILL") >= KILLS and 5 <= said.count("all learners again") <= 10
+    assert said.count("killed by SIGKILL") >= KILLS
+    assert KILLS // 4 <= said.count("all learners again") <= KILLS // 2
     builders.assert_same_run(workdir, undisturbed)
 
 
