@@ -262,7 +262,7 @@ def _of_old(error: Exception) -> str:
 
 
 def _meant(name: str, config: Any) -> str | None:
-    """The field that a name stands for, wherever it is in the config: the run's own, the only one, or another's name."""
+    """The field that a name stands for, wherever it is: the run's own, the only one, or by another name."""
     found = [path for path in _paths(config) if path.rpartition(".")[2] == name]
     found = [name] if name in found else found
     return found[0] if len(found) == 1 else ELSEWHERE.get(name)

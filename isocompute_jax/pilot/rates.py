@@ -212,7 +212,7 @@ def run_test(config: RunConfig, plan: TestPlan, directory: pathlib.Path) -> Test
     booked, timed, trials = int(start[-1]["compute"]), list(start), []
     for rate in plan.rates:
         path = directory / f"rate_{rate:.4g}"
-        schedule = ScheduleConfig(learning_rate=f"{rate / still:.9g}@0")
+        schedule = ScheduleConfig(rate=f"{rate / still:.9g}@0")
         fork = dataclasses.replace(
             base, fork=str(parent), schedule=schedule, max_compute=plan.batch * (plan.start + plan.steps)
         )
