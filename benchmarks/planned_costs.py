@@ -25,7 +25,8 @@ from absl import flags
 from benchmarks import planned_texts
 from isocompute_jax import app
 from isocompute_jax.experiment.config import RunConfig, override
-from isocompute_jax.plan.cost import RunCost, price_again
+from isocompute_jax.plan.cost import RunCost
+from isocompute_jax.plan.courses import price_again
 from isocompute_jax.plan.roofline import Range
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.printing import say

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "learner": _ARRAYS,
     "service": _ARRAYS | {"options", "compiling", "drivers", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"} | {"compiling", "theory"},
-    "plan": _ARRAYS | {"accelerators", "app", "sampling", "learner", "experiment"},
+    "plan": _ARRAYS | {"accelerators", "allocation", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling", "laws"},  # it must work without the training rooms
     "laws": _BASE | {"fit"},
     "theory": _BASE | {"app"},  # likewise

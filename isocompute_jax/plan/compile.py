@@ -85,7 +85,8 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     programs = build.make_programs(
         model_config, config.loss, config.optimizer, mesh, temperature=config.temperature, donate=True
     )
-    shape = shape_of(config, model_config, config.problems_per_update, config.group_size, mesh)
+    problems = config.problems_per_batch if config.block else config.problems_per_update
+    shape = shape_of(config, model_config, problems, config.group_size, mesh, block=config.block)
     state = _abstract_state(model_config, programs)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
     reference = state.params if config.loss.reads_reference else None
@@ -139,8 +140,9 @@ def abstract_batch(shape: BatchShape | PackShape | TreeShape, mesh: Mesh) -> Bat
 
 
 def _abstract_credit(config: RunConfig, mesh: Mesh) -> Credit:
-    """Of P x G rollouts, on every device."""
-    zeros = jax.eval_shape(lambda: jnp.zeros((config.problems_per_batch, config.group_size)))
+    """Of P x G rollouts, or of B where a policy deals them, on every device."""
+    size = (config.rollouts_per_step,) if config.block else (config.problems_per_batch, config.group_size)
+    zeros = jax.eval_shape(lambda: jnp.zeros(size))
     whole = jax.ShapeDtypeStruct(zeros.shape, zeros.dtype, sharding=sharding.replicated(mesh))
     return jax.tree.map(lambda _: whole, jax.eval_shape(lambda x: Credit(x, x, x), zeros))
 

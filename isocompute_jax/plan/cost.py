@@ -8,15 +8,13 @@ pauses while they load weights, checkpoints in the background, and what is lost 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from isocompute_jax import model
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
-from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.plan.roofline import BANDWIDTH, Range, Sampling, sampling_time
-from isocompute_jax.plan.topology import Topology, parse_topology
+from isocompute_jax.plan.topology import Topology
 from isocompute_jax.plan.unit import UnitFacts, keys_bytes, unit_time
 from isocompute_jax.plan.work import lengths_of
 from isocompute_jax.records.tensors import DTYPE_BYTES
@@ -125,6 +123,7 @@ def spans_of(
     draw: Callable[[int], Range],
     weight_bytes: float,
     state_bytes: float,
+    whole: RunConfig | None = None,
 ) -> Spans:
     """Seconds of each part of a run.
 
@@ -136,13 +135,15 @@ def spans_of(
       draw: seconds in which so many rollouts are sampled from an empty window.
       weight_bytes: of one copy of the model in the dtype that it computes in.
       state_bytes: of a checkpoint.
+      whole: the run that is evaluated and exported, where `config` is that of some of its batches.
     """
+    whole = whole or config
     weights = Range(0.0, 0.0)
     if config.plan.sampler_devices:
         weights = push_time(config, topology, weight_bytes, sampling.copies).times(1 / config.updates_per_phase)
-    times, rollouts = evaluations_of(config)
+    times, rollouts = evaluations_of(whole)
     sets = len(config.evaluation.sets)
-    exports = 1 + (config.num_steps // config.export_every if config.export_every else 0)
+    exports = 1 + (whole.num_steps // config.export_every if config.export_every else 0)
     written = state_bytes / processes(topology) + exports * weight_bytes  # exports are written by one process
     curated = config.plan.curation_rollouts
     return Spans(
@@ -197,7 +198,7 @@ def evaluations_of(config: RunConfig) -> tuple[int, int]:
     sizes = [config.plan.evaluation_problems] * len(config.evaluation.sets)
     found: EvaluationConfig = config.evaluation.settled(sizes, config.max_compute)
     problems = sum(min(size, found.max_problems or size) for size in sizes)
-    points = found.compute_points(num_steps=config.num_steps, rollouts_per_step=config.rollouts_per_step)
+    points = dataclasses.replace(config, evaluation=found).evaluation_points
     return (len(points) if sizes else 0), problems * found.samples
 
 
@@ -206,7 +207,13 @@ MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "host": 8}
 
 
 def price(
-    config: RunConfig, topology: Topology, model_config: ModelConfig, *, update: Range, unit: UnitFacts | None
+    config: RunConfig,
+    topology: Topology,
+    model_config: ModelConfig,
+    *,
+    update: Range,
+    unit: UnitFacts | None,
+    whole: RunConfig | None = None,
 ) -> tuple[Sampling, RunCost]:
     """Sampling of a step, and what a run costs.
 
@@ -216,6 +223,7 @@ def price(
       model_config: the model.
       update: seconds of one update.
       unit: the compiled unit of a run that samples in the learner's process; None where servers sample.
+      whole: the run, where `config` is that of its batches of one size.
     """
     count = model.count_params(model_config)
     sampling, draw = _sampled(config, topology, model_config, unit)
@@ -227,6 +235,7 @@ def price(
         draw=draw,
         weight_bytes=float(count) * DTYPE_BYTES[model_config.dtype],
         state_bytes=float(count) * (4 + MOMENT_BYTES[config.optimizer.moments]),
+        whole=whole,
     )
     return sampling, run_cost(
         spans,
@@ -237,25 +246,16 @@ def price(
     )
 
 
-def price_again(config: RunConfig, figures: Mapping[str, Any]) -> RunCost:
-    """What a run costs whose programs are those of a dry run (`report.figures`), compiling nothing.
-
-    Args:
-      config: of the run, resolved.
-      figures: of a plan that fits.
-    """
-    unit = UnitFacts(**figures["unit"]) if figures.get("unit") else None
-    topology, model_config = parse_topology(figures["topology"]), model_config_of(config)
-    return price(config, topology, model_config, update=Range(*figures["step_s"]), unit=unit)[1]
-
-
 def passes_per_step(config: RunConfig) -> float:
     """What a step computes, in updates on one mini-batch: a batch that is scored first takes a third of them more.
 
     Of the three products of an update, scoring has the forward one; a reference policy in the reward is scored as well.
+    Measuring the gradient's noise takes all of a step's rollouts forward and backward once more, each `noise_every`-th
+    step.
     """
     scored = config.scores_first + (config.loss.kl_coef > 0 and config.loss.kl_in == "reward")
-    return config.updates_per_step + scored * config.recipe.minibatches / 3
+    measured = 1 / config.schedule.noise_every if config.schedule.noise_every else 0.0
+    return config.updates_per_step + (scored / 3 + measured) * config.recipe.minibatches
 
 
 def _sampled(

@@ -19,6 +19,7 @@ from isocompute_jax.experiment.inputs import model_config_of
 from isocompute_jax.model.flops import Flops, Work, step_flops
 from isocompute_jax.plan.compile import CompiledStep, DoesNotCompile, Memory, compile_step, memory_of
 from isocompute_jax.plan.cost import RunCost, price
+from isocompute_jax.plan.courses import price_sizes, sizes_of
 from isocompute_jax.plan.hlo import Collective, collectives
 from isocompute_jax.plan.roofline import Sampling, StepTime, step_time
 from isocompute_jax.plan.topology import Topology, find_compiler, parse_topology
@@ -33,7 +34,8 @@ from isocompute_jax.records.run_files import write_atomic
 class Together:
     """Bytes of one device, by what it does: a learner that samples in its own process does both in turns."""
 
-    # the step's peak, and beside it the sampler's weights and a reference policy that the step does not read
+    # the step's peak, and beside it the sampler's weights, a reference policy that the step does not read, and the
+    # gradients that its noise is measured with
     updating: float
     sampling: float  # the sampler's peak, and the learner's state beside it; 0 where servers sample
 
@@ -68,6 +70,8 @@ class Plan:
     knobs: tuple[Knob, ...] = ()  # what would make it fit; empty where it fits
     # the other `config.packing.row_tokens` and the share of these FLOPs that it would compute, if it is better
     layout: tuple[int, float] | None = None
+    scheduled: RunConfig | None = None  # the run, where `config` is that of its largest batches
+    sizes: tuple[Plan, ...] = ()  # plans of the sizes of its batches, this one's among them
 
     @property
     def needed(self) -> float:
@@ -81,6 +85,27 @@ class Plan:
 
 
 def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Plan:
+    """The plan of a config; of a run whose batches change their size, that of those that need most memory.
+
+    Its cost is that of the whole run. Arguments and errors are those of `plan_size`, which plans each size.
+    """
+    if not (config.schedule.group_size or config.schedule.problems_per_batch):
+        return plan_size(config, topology, advice=advice)
+    plans = {size: plan_size(config.of_size(size), topology, advice=False) for size in sizes_of(config)}
+    worst, largest = max(plans.items(), key=lambda item: item[1].needed)
+    cost = None
+    if all(plan.cost is not None for plan in plans.values()):
+        found = {}
+        for size, plan in plans.items():
+            assert plan.time is not None
+            found[size.problems, size.group_size] = plan.time.total, plan.unit
+        cost = price_sizes(config, topology, largest.model_config, found)
+    if advice and not largest.fits:
+        largest = plan_size(config.of_size(worst), topology)
+    return dataclasses.replace(largest, scheduled=config, sizes=tuple(plans.values()), cost=cost)
+
+
+def plan_size(config: RunConfig, topology: Topology, *, advice: bool = True) -> Plan:
     """Compiles the programs of a config for a topology, and works out what a run takes.
 
     Those are the learner's step and, where no servers sample (`plan.sampler_devices`), the sampler's unit.
@@ -146,11 +171,12 @@ def dry_run(config: RunConfig, topology: Topology, *, advice: bool = True) -> Pl
 def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Together:
     """What a device holds: masters, moments and the reference policy of a KL term stay while it samples."""
     reference = memory.params if config.loss.kl_coef else 0.0
+    measuring = 3 * memory.gradients if config.schedule.noise_every else 0.0  # see `learner.noise`
     beside = 0.0 if config.loss.reads_reference else reference
     state = memory.params + memory.moments + reference
     if unit is None:
-        return Together(memory.peak + beside, 0.0)
-    return Together(memory.peak + beside + unit.weights, unit.peak(state))
+        return Together(memory.peak + beside + measuring, 0.0)
+    return Together(memory.peak + beside + measuring + unit.weights, unit.peak(state))
 
 
 # --- what makes a step smaller

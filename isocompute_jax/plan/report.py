@@ -9,7 +9,9 @@ from typing import Any
 
 from isocompute_jax import model
 from isocompute_jax.accelerators import GIB
+from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.plan.cost import push_path
+from isocompute_jax.plan.courses import courses_of, sizes_of
 from isocompute_jax.plan.dry_run import Plan
 from isocompute_jax.plan.hlo import KINDS
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range
@@ -42,7 +44,8 @@ def figures(plan: Plan) -> dict[str, Any]:
     return found | {
         "mesh": {name: size for name, size in plan.config.mesh.__dict__.items() if size > 1},
         "rollouts": plan.config.rollouts_per_step,
-        "steps": plan.config.num_steps,
+        "steps": (plan.scheduled or plan.config).num_steps,
+        "sizes": [_size_figures(size) for size in plan.sizes],
         "sampler_devices": plan.config.plan.sampler_devices,
         "asynchronous": plan.config.overlapped,
         "updates_per_step": plan.config.updates_per_step,
@@ -69,6 +72,17 @@ def figures(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _size_figures(plan: Plan) -> dict[str, Any]:
+    """Of one size of a scheduled run's batches: what the run's cost is summed from."""
+    return {
+        "problems": plan.config.problems_per_batch,
+        "group_size": plan.config.group_size,
+        "needed": plan.needed,
+        "unit": None if plan.unit is None else dataclasses.asdict(plan.unit),
+        "step_s": None if plan.time is None else _ends(plan.time.total),
+    }
+
+
 def versions() -> dict[str, str]:
     """Of the packages that compile, as far as they are installed."""
     found = {}
@@ -89,8 +103,15 @@ def _head(plan: Plan) -> Iterator[str]:
     yield f"  model       {shape.architecture}, {size:.2f} B parameters, computed in {shape.dtype}"
     yield (
         f"  step        {config.rollouts_per_step:,} rollouts = {config.problems_per_batch} problems x "
-        f"{config.group_size}; {config.num_steps:,} steps"
+        f"{config.group_size}; {(plan.scheduled or config).num_steps:,} steps"
     )
+    if plan.scheduled is not None:
+        yield from _schedule(plan.scheduled)
+    if config.schedule.noise_every:
+        yield (
+            f"  noise       measured on one step in {config.schedule.noise_every:,}, which goes over its rollouts once "
+            "more; memory for three more gradients"
+        )
     if config.updates_per_step > 1:
         yield (
             f"  updates     {config.updates_per_step:,} a step = {config.recipe.epochs} epochs x "
@@ -101,6 +122,20 @@ def _head(plan: Plan) -> Iterator[str]:
         yield f"  compiled in {plan.compiled.lower_s + plan.compiled.compile_s:.0f} s; no weights were read"
     yield f"  peaks       {device.source}"
     yield ""
+
+
+def _schedule(config: RunConfig) -> Iterator[str]:
+    """The courses that are planned."""
+    first, *others = courses_of(config)
+    made = "; ".join(f"{steps:,} of {size.problems} x {size.group_size}" for size, steps in first)
+    yield f"  schedule    {config.schedule.text}; steps: {made}"
+    if others:
+        made = "; ".join(f"{steps:,} of {size.problems} x {size.group_size}" for size, steps in others[0])
+        yield f"              n is chosen by the run: that is if it never changes, and at most {made}; costs span both"
+    if config.schedule.is_open:
+        yield "              n*(C) is known when the run begins; planned is the n that config.group_size says"
+    count = len(sizes_of(config))
+    yield f"              {count} sizes, each compiled; what follows is of the one that needs most memory"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.plan.cost import price_again
+from isocompute_jax.plan.courses import price_again
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import BAD_INPUT, InputError, RunError
 from isocompute_jax.sweeps import books
@@ -28,7 +28,7 @@ PLANS = "plans"
 NO_SHAPE = ("seed", "max_compute", "evaluation", "service", "train_set", "checkpoint_every_s")
 """Fields of a run that neither its compiled step nor the time of a step depends on."""
 LEAST_STEPS = 5
-FIGURES = 2
+FIGURES = 3
 """Which figures of a plan are kept: those of earlier releases are made anew."""
 
 
@@ -73,6 +73,8 @@ def estimates(runs: Sequence[PlannedRun], root: pathlib.Path, topology: str = ""
 def shape_of(config: RunConfig) -> str:
     """Equal for runs whose steps are the same program and take the same time."""
     fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in NO_SHAPE}
+    if config.schedule.group_size or config.schedule.problems_per_batch:  # how far it comes says which sizes it has
+        fields["max_compute"] = config.max_compute
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -87,6 +89,8 @@ def measured_per_step(runs: Sequence[PlannedRun], root: pathlib.Path) -> dict[st
         if len(lines) <= LEAST_STEPS:
             continue
         done, steps = (root / run.name / run_files.DONE).exists(), lines[-1]["step"]
+        if not done and len(run.config.batch_sizes) > 1:
+            continue  # its last steps say nothing of larger ones
         if done:
             hours = books.device_hours_of(root / run.name) / steps
         else:

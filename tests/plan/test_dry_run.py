@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner, model
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment.layouts import make_lay_out, shape_of
 from isocompute_jax.plan import dry_run
 from isocompute_jax.plan.compile import DoesNotCompile, abstract_batch, plan_mesh
-from isocompute_jax.plan.cost import price_again
-from isocompute_jax.plan.report import report
+from isocompute_jax.plan.courses import price_again
+from isocompute_jax.plan.report import figures, report
 from isocompute_jax.plan.topology import parse_topology
 from isocompute_jax.plan.work import lengths_of
 from isocompute_jax.records.errors import InputError
@@ -158,3 +159,20 @@ def test_a_bad_topology_or_config_is_refused_before_anything_is_compiled(config)
         dry_run.run(config, "h200:9", arguments=[], out=None)
     with pytest.raises(InputError, match=r"config\.train_set is empty"):
         dry_run.run(dataclasses.replace(config, train_set=""), "fake:8", arguments=[], out=None)
+
+
+def test_a_schedule_is_planned_by_its_sizes(config):
+    """4 steps of 8 x 4, then 3 of 8 x 8: memory of the larger, and each step at its own price."""
+    run = dataclasses.replace(config, schedule=ScheduleConfig(group_size="4@0,8@128")).resolved()
+    plan = dry_run.dry_run(run, parse_topology("fake:8"))
+    small, large = plan.sizes
+    assert (small.config.group_size, large.config.group_size) == (4, 8)
+    assert plan.needed == max(small.needed, large.needed) and plan.fits
+    assert plan.cost is not None and small.cost is not None and large.cost is not None
+    steps = 4 * small.cost.step.low + 3 * large.cost.step.low
+    assert plan.cost.parts[0].seconds.low == pytest.approx(steps)
+    text = report(plan)
+    assert "n 4@0,8@128; steps: 4 of 8 x 4; 3 of 8 x 8" in text and "; 7 steps" in text
+    assert "2 sizes, each compiled" in text
+    again = price_again(run, json.loads(json.dumps(figures(plan))))
+    assert again.device_hours.high == pytest.approx(plan.cost.device_hours.high)
