@@ -40,17 +40,16 @@ class Expected:
     translated: bool  # whether the rate is the embedded study's, standing in for one that theory does not know
 
 
-def expect(config: RunConfig, measured: BaseRates, problems: int, *, runs: int = 8) -> Expected:
-    """n*(C) of the run, predicted from the measured rates.
+def question_of(config: RunConfig, problems: int, *, runs: int = 8) -> tuple[Question, bool]:
+    """What theory is asked of a run, and whether the embedded study's rate stands in for its own.
 
     Args:
       config: of the run; its n does not matter.
-      measured: of its problems.
       problems: that it trains on.
       runs: that are simulated of each n.
 
     Raises:
-      InputError: the budget is too small for two group sizes.
+      InputError: the budget is too small for two group sizes, or theory has nothing to say of such a run.
     """
     budget, batch = config.max_compute, config.problems_per_batch
     sizes = tuple(n for n in CANDIDATES if n * batch * LEAST_STEPS <= budget)
@@ -85,7 +84,12 @@ def expect(config: RunConfig, measured: BaseRates, problems: int, *, runs: int =
             "--config: theory has nothing to say of its advantages, or of its rule for rate and B: it knows "
             "recipe.advantage_scale of group_std and none, and exponents 0, 0.5 and 1"
         )
-    question = dataclasses.replace(question, runs=runs, points=7)
+    return dataclasses.replace(question, runs=runs, points=7), translated
+
+
+def expect(config: RunConfig, measured: BaseRates, problems: int) -> Expected:
+    """n*(C) of the run, predicted from the measured rates; raises as `question_of`, whose arguments these are."""
+    question, translated = question_of(config, problems)
     curves = forecast(smoothed(measured.solved, measured.samples), question)
     leaders = [(float(compute), int(n)) for compute, n in zip(curves.compute, curves.best, strict=True)]
     return Expected(curves, question, from_leaders(leaders), translated)
@@ -313,6 +317,8 @@ def _unsure(found: Findings) -> Iterator[str]:
         yield f"  - theory was not tried on {'; '.join(outside)}"
     else:
         yield f"  - {measured_error(EMBEDDED, outside)}"
+    if len(expected.sizes.values) > 1:
+        yield "  - the schedule follows which fixed n leads in theory; no run of the schedule itself was simulated"
     if low < high:
         yield f"  - at the end n = {low} to {high} are tied"
     if tested is None:

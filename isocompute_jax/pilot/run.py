@@ -12,7 +12,7 @@ from isocompute_jax import model
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.options import check, described, option
-from isocompute_jax.pilot.advice import EMBEDDED_RATE, Findings, advised, config_source, expect
+from isocompute_jax.pilot.advice import EMBEDDED_RATE, Findings, advised, config_source, expect, question_of
 from isocompute_jax.pilot.measure import check_solved, measure_model, signal_shares
 from isocompute_jax.pilot.rates import Tested, TestPlan, least_rollouts, plan_test, run_test
 from isocompute_jax.records.errors import InputError
@@ -84,6 +84,7 @@ def run_pilot(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) ->
     config = dataclasses.replace(config, problems_per_batch=min(pilot.problems_per_batch, problems))
     inputs = read_inputs(config.resolved())
     rates = pilot.rates or usual_rates(model.count_params(inputs.model_config))
+    question_of(with_rate(config, rates, None), problems)  # what it refuses shows before anything is drawn
 
     room = pilot.most - min(least_rollouts(config.problems_per_batch, rates), pilot.most - least)
     count = min(problems, max(min(room, pilot.most * 2 // 5) // pilot.samples, LEAST_PROBLEMS))

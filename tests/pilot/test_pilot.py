@@ -85,6 +85,13 @@ def test_bad_input_is_named(tmp_path, fields, workdir, says):
         run_pilot(RunConfig(), PilotConfig(budget=4096, **fields), tmp_path / workdir)
 
 
+def test_what_theory_cannot_answer_shows_before_anything_is_drawn(tmp_path):
+    config = bare(tmp_path)
+    with pytest.raises(InputError, match="less than 16 steps of 4 problems with 8"):
+        run_pilot(config, PilotConfig(budget=500, rollouts=128, problems_per_batch=4), tmp_path / "pilot")
+    assert not (tmp_path / "pilot" / "measured").exists()
+
+
 def test_a_config_file_says_the_config(tmp_path):
     config = dataclasses.replace(bare(tmp_path), group_size=4)
     path = tmp_path / "made.py"
