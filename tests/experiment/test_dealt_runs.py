@@ -1,17 +1,27 @@
 """Runs in which a policy deals rollouts to problems: exact C, exact resume, counts as dealt, credit of rounds."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
+from isocompute_jax import learner
 from isocompute_jax.allocation.policies import believe, deal
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, RunConfig
+from isocompute_jax.experiment.dealing import credit, merged
+from isocompute_jax.learner import CreditConfig, rewards_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.server.engines.base import JaxSettings
+from isocompute_jax.service.server.engines.jax_engine import JaxEngine
 from tests.experiment import builders
+from tests.experiment.learners import Learners
+from tests.service.fleet_builders import live
 
 POLICIES = ["variance", "until_signal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("knapsack", "hit"))]
 STEPS, B, MOST = 5, 64, 20
@@ -104,3 +114,128 @@ def test_what_has_no_right_estimator_is_refused(base_run, changes, says):
     with pytest.raises(InputError, match=says):
         changed.resolved()
     dataclasses.replace(changed, schedule=ScheduleConfig(per_problem="variance")).resolved()
+
+
+# --- what rounds are worth, by hand
+
+
+PARTS = ((1, 0), (0, 1, 0, 0)), ((0, 0), (1, 0))
+"""Rewards of two problems in two rounds."""
+
+
+def groups_in_rounds():
+    def group(problem, rewards, first):
+        completion = Completion.drawn(np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
+        return RolloutGroup(
+            problem,
+            3,
+            np.array([1], np.int32),
+            (completion,) * len(rewards),
+            np.array(rewards, np.float32),
+            first_rollout=first,
+            reward_metrics={"exact": np.array(rewards, np.float32)} if first else {},
+            failures={1: "late"} if first else {},
+            dropped=first == 0 and problem == "q",
+        )
+
+    return [
+        merged([group(name, one, 0), group(name, two, 2)], (len(one), len(two)))
+        for name, (one, two) in zip("pq", PARTS, strict=True)
+    ]
+
+
+def test_rounds_of_a_problem_are_one_group():
+    first, second = groups_in_rounds()
+    assert first.rounds == (2, 4) and second.rounds == (2, 2) and first.first_rollout == 0
+    assert len(first.completions) == 6 and rewards_of(first).tolist() == [1, 0, 0, 1, 0, 0]
+    np.testing.assert_array_equal(first.reward_metrics["exact"], [np.nan, np.nan, 0, 1, 0, 0])
+    assert first.failures == {3: "late"} and (first.dropped, second.dropped) == (False, True)
+    assert first.reward_metrics["exact"].dtype == rewards_of(first).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights"),
+    [
+        # hit: 4 of 10 rollouts are in the first round, 6 in the second, in which the problems got 4 and 2.
+        ("hit", [[0.1, 0.1, *[0.6 / 8] * 4], [0.1, 0.1, 0.15, 0.15, 0, 0]]),
+        ("until_signal", [[0.1] * 6, [0.1] * 4 + [0] * 2]),
+    ],
+)
+def test_credit_of_rounds_by_hand(policy, weights):
+    """Baselines are of the own and earlier rounds: 2 / 5 and 1 / 5 of the first problem, 0 and 1 / 3 of the second."""
+    groups, lengths = groups_in_rounds(), np.array([[1, 2, 3, 4, 1, 2], [2, 2, 2, 2, 0, 0]])
+    drawn = np.arange(6) < [[6], [4]]
+    rewards = learner.group_rewards(groups)
+    recipe = CreditConfig("none", "constant", "keep", baseline="leave_one_out")
+    given = functools.partial(credit, policy, groups, rewards, lengths, max_tokens=4, drawn=drawn)
+    found = given(recipe)
+    expected = [[1, -1, -0.4, 0.8, -0.4, -0.4], [0, 0, 1, -1 / 3, 0, 0]]
+    np.testing.assert_allclose(found.advantages, expected, rtol=1e-6)
+    np.testing.assert_allclose(found.policy_weights, np.array(weights) / 4, rtol=1e-6)
+    np.testing.assert_array_equal(found.regularizer_weights, found.policy_weights)
+    of_means = given(dataclasses.replace(recipe, aggregation="sequence_mean"))
+    np.testing.assert_allclose(of_means.policy_weights, np.array(weights) / np.maximum(lengths, 1), rtol=1e-6)
+    masked = given(recipe, masked=np.arange(6) == [[5], [9]])  # its weight is lost, and no other one moves
+    np.testing.assert_array_equal(masked.policy_weights, np.where(np.arange(6) == [[5], [9]], 0, found.policy_weights))
+    taken = given(recipe, penalties=np.array([[0, 0, 0, 0, 0, 0.5], [0] * 6]))
+    np.testing.assert_allclose(taken.advantages[0, 2:], [-0.3, 0.9, -0.3, -0.9], rtol=1e-6)
+    # Of a group without signal the other takes the place.
+    flat = np.where([[True], [False]], rewards, 0)
+    dropped = credit(
+        policy,
+        groups,
+        flat,
+        lengths,
+        dataclasses.replace(recipe, zero_variance_groups="drop"),
+        max_tokens=4,
+        drawn=drawn,
+    )
+    np.testing.assert_allclose(dropped.policy_weights, 2 * found.policy_weights * [[1], [0]], rtol=1e-6)
+
+
+# --- over a service, and by two processes
+
+
+@pytest.mark.slow
+def test_a_service_is_asked_for_the_same_rounds(base_run, tmp_path):
+    """Rounds over gRPC by the JAX engine: the same rollouts, and so the same counts, up to rounding."""
+    config = dealt(base_run, "until_signal", max_staleness=0)
+    config = dataclasses.replace(config, max_compute=2 * B, mesh=MeshConfig())
+    loop.train(config, tmp_path / "here")
+    with live(engine=JaxEngine(JaxSettings(config.model, max_slots=16))) as [server]:
+        remote = dataclasses.replace(config, service=ServiceConfig(endpoints=server.address, push="stream"))
+        loop.train(remote, tmp_path / "there")
+    ours, theirs = (builders.log_lines(tmp_path / name, run_files.ROLLOUTS) for name in ("there", "here"))
+    sizes = [[len(group["rewards"]) for group in step["groups"]] for step in ours]
+    assert [sum(counts) for counts in sizes] == [B, B] and all(min(counts) < max(counts) for counts in sizes)
+    for mine, yours in zip(ours[0]["groups"], theirs[0]["groups"], strict=True):
+        assert (mine["problem_id"], mine["rewards"]) == (yours["problem_id"], yours["rewards"])
+        assert [c["tokens"] for c in mine["completions"]] == [c["tokens"] for c in yours["completions"]]
+
+
+@pytest.mark.slow
+def test_asynchronous_windows_take_rounds(base_run, tmp_path):
+    """Two updates late, over a service: C is exact, and no token is older than the window allows."""
+    config = dealt(base_run, "hit", max_staleness=2)
+    with live(engine=JaxEngine(JaxSettings(config.model, max_slots=16))) as [server]:
+        remote = dataclasses.replace(config, service=ServiceConfig(endpoints=server.address, push="stream"))
+        loop.train(remote, tmp_path / "run")
+    lines = builders.log_lines(tmp_path / "run", run_files.METRICS)
+    assert [line["compute"] for line in lines] == [B * step for step in range(1, STEPS + 1)]
+    assert max(line["staleness"] for line in lines) <= 2
+    assert any(line["group_size_min"] < line["group_size_max"] for line in lines)
+
+
+@pytest.mark.slow
+def test_two_processes_take_unequal_groups_and_resume_after_a_kill(base_run, processes, tmp_path):
+    config = dataclasses.replace(dealt(base_run, "until_signal"), mesh=MeshConfig(fsdp=2))
+    file = builders.write_config(tmp_path / "config.json", config)
+    two = Learners(processes, 2, 1)
+    two.finish(file, tmp_path / "whole")
+    codes, _ = two.kill(file, tmp_path / "run", victim=1, after=2)
+    assert codes == [1]
+    two.finish(file, tmp_path / "run")
+    builders.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
+    assert [line["compute"] for line in lines] == [B * step for step in range(1, STEPS + 1)]
+    assert any(line["group_size_min"] < line["group_size_max"] for line in lines)
