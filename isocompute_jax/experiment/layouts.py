@@ -128,7 +128,7 @@ def row_nodes(sampling: SamplingConfig) -> int:
 
 def log_larger_microbatch(config: RunConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
     """Says where a micro-batch has more tokens than the config asks for: it holds a row, or a rollout, per shard."""
-    shape = shape_of(config, model_config, config.problems_per_update, config.group_size, mesh)
+    shape = shape_of(config, model_config, config.problems_laid_out, config.group_size, mesh, block=config.block)
     if shape.microbatch_tokens > config.recipe.microbatch_tokens:
         LOG.info(
             "config.recipe.microbatch_tokens = %d is raised to %d: %s on each of %d shards of the batch",

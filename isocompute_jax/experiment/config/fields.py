@@ -689,6 +689,11 @@ class RunConfig(Group):
         """What the size of each group is a multiple of where a policy deals rollouts; None where all get the same."""
         return None if self.schedule.per_problem == "uniform" else self.schedule.block
 
+    @property
+    def problems_laid_out(self) -> int:
+        """Problems that an update's batch has room for: where a policy deals, a mini-batch may get most of the step."""
+        return self.problems_per_batch if self.block else self.problems_per_update
+
     def of_size(self, size: BatchSize) -> RunConfig:
         """The run whose batches all have this size."""
         fixed = {"group_size": "", "problems_per_batch": "", "source": ""}
