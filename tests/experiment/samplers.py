@@ -43,8 +43,7 @@ class ScriptedSampler:
             completion = Completion(
                 np.zeros(3, np.int32), np.zeros(3, np.float32), np.ones(3, bool), versions, finish_reason="stop"
             )
-            completions = (completion,) * request.group_size
-            yield RolloutGroup(request.problem_id, request.step, request.prompt_tokens, completions)
+            yield request.grouped((completion,) * request.group_size)
 
     def update_weights(self, params, *, version: int) -> None:
         self.version = version

@@ -1,26 +1,34 @@
 """Runs in which a policy deals rollouts to problems: exact C, exact resume, counts as dealt, credit of rounds."""
 
+import concurrent.futures
 import dataclasses
 import functools
+import zlib
 
 import numpy as np
 import pytest
 
 from isocompute_jax import learner
 from isocompute_jax.allocation.policies import believe, deal
-from isocompute_jax.allocation.schedule import ScheduleConfig
+from isocompute_jax.allocation.schedule import BatchSize, ScheduleConfig
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, RunConfig
-from isocompute_jax.experiment.dealing import credit, merged
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, MeshConfig, RunConfig
+from isocompute_jax.experiment.dealing import Dealer, credit, merged
+from isocompute_jax.experiment.pipeline import Pipeline
+from isocompute_jax.experiment.problem_history import History
+from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
+from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.learner import CreditConfig, rewards_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.server.engines.base import JaxSettings
 from isocompute_jax.service.server.engines.jax_engine import JaxEngine
 from tests.experiment import builders
 from tests.experiment.learners import Learners
+from tests.experiment.samplers import ScriptedSampler
 from tests.service.fleet_builders import live
 
 POLICIES = ["variance", "until_signal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("knapsack", "hit"))]
@@ -114,6 +122,64 @@ def test_what_has_no_right_estimator_is_refused(base_run, changes, says):
     with pytest.raises(InputError, match=says):
         changed.resolved()
     dataclasses.replace(changed, schedule=ScheduleConfig(per_problem="variance")).resolved()
+
+
+# --- the order of arrival
+
+
+PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
+
+
+def drawn_in(order: int, policy, *, window: int, at_once: int = 1) -> list[tuple[int, str, tuple[int, ...]]]:
+    """(step, problem, rounds) of a run of six steps of 3 x 6, whose groups arrive in the order of a seed."""
+    rng = np.random.default_rng(order)
+    sampler = ScriptedSampler(lambda out: int(rng.integers(out)))
+
+    def grade(group):
+        places = range(group.first_rollout, group.first_rollout + len(group.completions))
+        solved = [zlib.crc32(f"{group.step} {group.problem_id} {i}".encode()) % 5 == 0 for i in places]
+        done = concurrent.futures.Future()
+        done.set_result(dataclasses.replace(group, rewards=np.array(solved, np.float32)))
+        return done
+
+    def make_requests(problems, step, group_size):
+        params, prompt = SamplingParams(1.0, 1.0, 3), np.array([1], np.int32)
+        return [SampleRequest(problem.id, prompt, group_size, 0, step, (), params) for problem in problems]
+
+    pipeline = Pipeline(
+        ProblemStream(TrainSets.of(PROBLEMS), CurriculumConfig(), problems_per_batch=3, seed=0),
+        GradedStream(sampler, grade),
+        make_requests,
+        size_at=lambda compute, group_size: BatchSize(3, 6),
+        max_compute=6 * 18,
+        window=window,
+        at_once=at_once,
+        refill_up_to=None,
+        dealer=Dealer(policy, 2, 0),
+    )
+    history, found, step = History.empty(len(PROBLEMS)), [], 0
+    while pipeline.has(step, history):
+        sampler.update_weights(None, version=step)
+        batches, _ = pipeline.next(step, history)
+        for sampled in batches:
+            assert sum(len(group.completions) for group in sampled.groups) == 18
+            for group in sampled.groups:
+                found.append((group.step, group.problem_id, group.rounds))
+                assert sum(group.rounds) == len(group.completions) == len(rewards_of(group))
+            history = history.updated(sampled.groups, {problem.id: i for i, problem in enumerate(PROBLEMS)})
+        step += len(batches)
+    assert step == 6 and not sampler.out
+    return found
+
+
+@pytest.mark.parametrize("policy", ["variance", "knapsack", "hit", "until_signal"])
+@pytest.mark.parametrize(("window", "at_once"), [(1, 1), (3, 1), (3, 3)], ids=["on-policy", "window", "phases"])
+def test_counts_do_not_depend_on_the_order_of_arrival(policy, window, at_once):
+    first, *others = (drawn_in(order, policy, window=window, at_once=at_once) for order in range(4))
+    assert all(other == first for other in others)
+    assert len({sum(rounds) for _, _, rounds in first}) > 1
+    most = max(len(rounds) for _, _, rounds in first)
+    assert most > 2 if policy == "until_signal" else most == (2 if policy == "hit" else 1)
 
 
 # --- what rounds are worth, by hand
