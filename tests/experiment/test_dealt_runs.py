@@ -264,16 +264,15 @@ def test_credit_of_rounds_by_hand(policy, weights):
 
 @pytest.mark.slow
 def test_a_service_is_asked_for_the_same_rounds(base_run, tmp_path):
-    """Rounds over gRPC by the JAX engine: the same rollouts, and so the same counts, up to rounding."""
-    config = dealt(base_run, "until_signal", max_staleness=0)
-    config = dataclasses.replace(config, max_compute=2 * B, mesh=MeshConfig())
+    """Rounds over gRPC by the JAX engine: in the first step, before anything is rounded otherwise, the same rollouts."""
+    config = dealt(base_run, "until_signal")
     loop.train(config, tmp_path / "here")
     with live(engine=JaxEngine(JaxSettings(config.model, max_slots=16))) as [server]:
         remote = dataclasses.replace(config, service=ServiceConfig(endpoints=server.address, push="stream"))
         loop.train(remote, tmp_path / "there")
     ours, theirs = (builders.log_lines(tmp_path / name, run_files.ROLLOUTS) for name in ("there", "here"))
     sizes = [[len(group["rewards"]) for group in step["groups"]] for step in ours]
-    assert [sum(counts) for counts in sizes] == [B, B] and all(min(counts) < max(counts) for counts in sizes)
+    assert [sum(counts) for counts in sizes] == [B] * STEPS and any(min(counts) < max(counts) for counts in sizes)
     for mine, yours in zip(ours[0]["groups"], theirs[0]["groups"], strict=True):
         assert (mine["problem_id"], mine["rewards"]) == (yours["problem_id"], yours["rewards"])
         assert [c["tokens"] for c in mine["completions"]] == [c["tokens"] for c in yours["completions"]]
