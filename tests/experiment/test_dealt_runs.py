@@ -264,7 +264,7 @@ def test_credit_of_rounds_by_hand(policy, weights):
 
 @pytest.mark.slow
 def test_a_service_is_asked_for_the_same_rounds(base_run, tmp_path):
-    """Rounds over gRPC by the JAX engine: in the first step, before anything is rounded otherwise, the same rollouts."""
+    """Rounds over gRPC by the JAX engine: the same rollouts in the first step, before any rounding tells."""
     config = dealt(base_run, "until_signal")
     loop.train(config, tmp_path / "here")
     with live(engine=JaxEngine(JaxSettings(config.model, max_slots=16))) as [server]:
