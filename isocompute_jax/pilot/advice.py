@@ -139,19 +139,19 @@ def _interval(value: float, drawn: np.ndarray) -> Critical:
 
 
 def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig:
-    """The run that is advised.
+    """The run that is advised: it begins with theory's first n, and decides by itself when n grows.
 
     Args:
       config: with its rate and budget.
       expected: what theory says of it.
       validation: file of held-out problems.
     """
-    sizes = expected.sizes
-    schedule = dataclasses.replace(config.schedule, group_size=sizes.text if len(sizes.values) > 1 else "")
+    n = expected.sizes.at(0)
+    schedule = dataclasses.replace(config.schedule, group_size="auto", largest=max(config.schedule.largest, n))
     evaluation = config.evaluation
     if not evaluation.sets:
         evaluation = dataclasses.replace(evaluation, sets={"validation": validation})
-    return dataclasses.replace(config, group_size=sizes.at(0), schedule=schedule, evaluation=evaluation)
+    return dataclasses.replace(config, group_size=n, schedule=schedule, evaluation=evaluation)
 
 
 # --- as a config file
@@ -286,8 +286,7 @@ def _advice(found: Findings) -> Iterator[str]:
     config, curves = found.config, found.expected.curves
     reward, last = curves.records[:, -1], int(np.nanargmax(curves.records[:, -1]))
     yield "Advice"
-    n = config.schedule.group_size or str(config.group_size)
-    yield f"  n          {n}" + (" (n@C: from so many rollouts on)" if config.schedule.group_size else "")
+    yield f"  n          {config.group_size}, doubled when the run's own measurements say so (auto, docs/allocation.md)"
     yield f"  problems   {config.problems_per_batch} a batch, of {found.problems}"
     optimizer = config.optimizer
     rule = (
@@ -296,7 +295,7 @@ def _advice(found: Findings) -> Iterator[str]:
         else (f" at B = {optimizer.base_batch}, times (B / {optimizer.base_batch})^{optimizer.lr_scaling_exponent:g}")
     )
     yield f"  rate       {optimizer.base_lr:.3g}{rule}"
-    yield f"  steps      {config.num_steps:,}"
+    yield f"  steps      up to {config.num_steps:,}"
     yield (
         f"  reward     {reward[last]:.2f} (avg@{config.evaluation.k} of held-out problems at the end, by theory; "
         f"runs differ by {curves.spread[last, -1]:.2f})"
@@ -318,7 +317,7 @@ def _unsure(found: Findings) -> Iterator[str]:
     else:
         yield f"  - {measured_error(EMBEDDED, outside)}"
     if len(expected.sizes.values) > 1:
-        yield "  - the schedule follows which fixed n leads in theory; no run of the schedule itself was simulated"
+        yield f"  - when n grows: the run decides; theory's fixed n that lead, by C, are {expected.sizes.text}"
     if low < high:
         yield f"  - at the end n = {low} to {high} are tied"
     if tested is None:
@@ -338,7 +337,8 @@ def _next(found: Findings, file: str) -> Iterator[str]:
     config, tested = found.config, found.tested
     yield "Next"
     yield f"  python -m isocompute_jax.train --config={file} --workdir=runs/first"
-    yield "  n by what the run itself measures: --config.schedule.group_size=auto"
+    if len(found.expected.sizes.values) > 1:
+        yield f"  n*(C) as theory has it: --config.schedule.group_size={found.expected.sizes.text}"
     if tested is not None and tested.choice.edge is None:
         higher = ",".join(f"{tested.trials[-1].rate * factor:.3g}" for factor in (1, 2, 4, 8))
         yield f"  higher rates: this command with --rates={higher} and another --workdir"
