@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ PROBLEMS = [Problem(f"p{i}", "", "", "numeric") for i in range(7)]
 def drawn_in(order: int, policy, *, window: int, at_once: int = 1) -> list[tuple[int, str, tuple[int, ...]]]:
     """(step, problem, rounds) of a run of six steps of 3 x 6, whose groups arrive in the order of a seed."""
     rng = np.random.default_rng(order)
-    sampler = ScriptedSampler(lambda out: int(rng.integers(out)))
+    sampler: Any = ScriptedSampler(lambda out: int(rng.integers(out)))
 
     def grade(group):
         places = range(group.first_rollout, group.first_rollout + len(group.completions))
