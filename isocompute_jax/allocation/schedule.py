@@ -120,9 +120,8 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        for n in self.sizes(self.block, 8).group_size.values:
+        for n in self.sizes(self.block, 8).group_size.values:  # which reads what the fields say, for its faults
             check_deal(self.per_problem, group_size=n, block=self.block, most=self.most)
-        self.sizes(8, 8)  # what it says is read, for its faults
         if self.rate not in SHAPES:
             nearest = nearest_word(self.rate, list(SHAPES))
             if nearest and "@" not in self.rate:
@@ -240,8 +239,8 @@ class Sizes:
     def unpaid(self, max_compute: int) -> list[BatchSize]:
         """The sizes that begin before the end of a run of so many rollouts and have no step in it."""
         starts = {*self.group_size.starts, *self.problems_per_batch.starts}
-        begun = [self.at(start) for start in sorted(starts) if start < max_compute]
-        return [size for size in begun if size not in self.distinct(max_compute)]
+        begun, paid = [self.at(start) for start in sorted(starts) if start < max_compute], self.distinct(max_compute)
+        return [size for size in begun if size not in paid]
 
     def distinct(self, max_compute: int) -> list[BatchSize]:
         """The sizes that a run has, each once, in the order in which they come."""

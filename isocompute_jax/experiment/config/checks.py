@@ -99,7 +99,7 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
             f"{config.group_size} rollouts"
         )
-    unpaid = next((size for size in config.sizes.unpaid(config.max_compute)), None)
+    unpaid = next(iter(config.sizes.unpaid(config.max_compute)), None)
     if unpaid is not None and config.num_steps:
         yield (
             f"schedule comes to steps of {unpaid.problems} x {unpaid.group_size} rollouts when less than one of them "
