@@ -4,7 +4,8 @@
 stay as they are, and C is not known to it. After every evaluation at which n has been used for `LEAST_STEPS` steps and
 C has doubled since it began, n doubles if either holds:
 
-    learned by heart   of what training reward gained since the run began, held-out reward gained less than half
+    learned by heart   of what training reward gained since the run began, held-out reward gained less than half, and
+                       half of it is more than the error of that gain; n doubles twice if both hold of a quarter
     level              held-out reward gained no more under this n than the standard error of the gain
 
 Between evaluations it doubles if of the groups of the last `LEAST_STEPS` steps less than one in eight had a signal,
@@ -35,8 +36,8 @@ FIRST_STEPS = 8
 """Steps whose training reward is that of the base model: most of them lie in the warm-up."""
 DOUBLED = 2.0
 """C at a change, over C at the one before it, at least."""
-SHARED = 0.5
-"""Of a gain in training reward, what held-out problems have to share for n to stay."""
+SHARED = (1 / 2, 1 / 4)
+"""Of a gain in training reward: for each of these shares that held-out reward has less of, n doubles."""
 LEAST_SIGNAL = 1 / 8
 """Share of groups whose rewards differ, at least."""
 
@@ -89,19 +90,24 @@ class Controller:
         compute = lines[0]["compute"]
         if self.steps < LEAST_STEPS or compute < DOUBLED * self.begun or compute == 0:
             return found
+        trained = float(np.mean(found.last) - np.mean(found.first))
+        shared, error = gain_of(found.base, rates)
+        doublings = sum(max(shared, error) < share * trained for share in SHARED)
+        if doublings:
+            why = f"training reward has gained {trained:.3f}, held-out reward {shared:.3f}"
+            return found.grown(compute, why, doublings)
         gain, error = gain_of(found.before, rates)
         if gain <= error:
             level = f"held-out reward is level since {self.begun:,} rollouts"
             return found.grown(compute, f"{level} ({gain:+.3f}, its error {error:.3f})")
-        trained, shared = float(np.mean(found.last) - np.mean(found.first)), gain_of(found.base, rates)[0]
-        if shared < SHARED * trained:
-            return found.grown(compute, f"training reward has gained {trained:.3f}, held-out reward {shared:.3f}")
         return found
 
-    def grown(self, compute: int, why: str) -> Controller:
-        """With twice as large groups from here on; unchanged where they may not be larger."""
-        n = 2 * self.group_size
-        if n > self.largest:
+    def grown(self, compute: int, why: str, doublings: int = 1) -> Controller:
+        """With larger groups from here on, as many times doubled as may be."""
+        n = self.group_size
+        for _ in range(doublings):
+            n = 2 * n if 2 * n <= self.largest else n
+        if n == self.group_size:
             return self
         decision = f"n {self.group_size} -> {n} at {compute:,} rollouts: {why}"
         known = dataclasses.replace(self, group_size=n, begun=compute, before=self.now, decision=decision)
