@@ -1,4 +1,4 @@
-r"""`python -m isocompute_jax.allocation`: what a policy deals to problems of given rates, and what it weighs them by.
+r"""`python -m isocompute_jax.allocation`: what a policy deals, and which n a run should have next.
 
     python -m isocompute_jax.allocation --policy=knapsack --rates=0.01,0.1,0.5,0.9 --group_size=8
     python -m isocompute_jax.allocation --policy=until_signal --rates=0.01,0.1,0.9 --group_size=16 --block=4 --most=64
@@ -7,11 +7,18 @@ A step with one problem of each rate, each known from --attempts rollouts. Of ea
 how often its rewards differ, and its weight in the expected gradient, where the mean over problems weighs it by 1: with
 GRPO's advantages (the group's mean and deviation), and with the policy's own estimator. At the end the estimator's
 noise at equal rollouts, against `uniform`. Explained in docs/allocation.md.
+
+    python -m isocompute_jax.allocation --history=runs/a
+    python -m isocompute_jax.allocation --history=dumps/train --evaluations=dumps/validation --problem=input
+
+With --history: what `auto` decided over a run so far, of any trainer, and the n of its next batch. The run has a
+metrics.jsonl and an eval.jsonl, or a file for each step with a row a rollout. Explained in docs/other_trainers.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import numpy as np
 
@@ -19,9 +26,11 @@ from isocompute_jax import app
 from isocompute_jax.options import check, define_flags, from_flags, option
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.records.printing import say
+from isocompute_jax.records.run_files import METRICS
 
 with app.imports():
     from isocompute_jax.allocation.estimator import advantages, expected_weight, group_advantages, weights
+    from isocompute_jax.allocation.history import decide, read_dumps, read_logs
     from isocompute_jax.allocation.policies import LOOKS, Policy, believe, check_deal, deal
 
 
@@ -98,8 +107,45 @@ def simulate(shown: Deal) -> Dealt:
     return Dealt(*means, noise=noise / shown.steps)
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A run whose next n is asked for."""
+
+    history: str = option(
+        "", "Folder of a run: metrics.jsonl and eval.jsonl, or one STEP.jsonl for each step, a row a rollout."
+    )
+    evaluations: str = option("", "Folder of STEP.jsonl for each evaluation, where --history has such files of steps.")
+    problem: str = option("input", "Column of such files that tells problems apart.")
+    reward: str = option("score", "Column of such files that has the reward, in [0, 1].")
+    largest: int = option(256, "Largest n that it comes to.", low=2)
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+
+
+def answer(asked: Asked) -> str:
+    """Every decision, and n of the next batch, on a line each."""
+    folder = pathlib.Path(asked.history)
+    if not folder.is_dir():
+        raise InputError(f"--history={asked.history}: there is no such folder")
+    if (folder / METRICS).exists():
+        history = read_logs(folder)
+    else:
+        evaluations = pathlib.Path(asked.evaluations) if asked.evaluations else None
+        history = read_dumps(folder, evaluations, problem=asked.problem, reward=asked.reward)
+    said, found = decide(history, largest=asked.largest)
+    last = history.metrics[-1]
+    where = f"after step {last['step']:,}, {last['compute']:,} rollouts"
+    stays = "" if last["group_size"] != found.group_size else ", as in the last step"
+    return "\n".join([*said, f"{where}: n = {found.group_size} for the next batch{stays}"])
+
+
 def main() -> None:
-    """Flags -> a table."""
+    """Flags -> a table, or an answer."""
+    asked = from_flags(Asked)
+    if asked.history:
+        say(answer(asked))
+        return
     shown = from_flags(Deal)
     found = simulate(shown)
     lines = [f"{'rate':>7}{'n':>8}{'mixed':>8}{'GRPO weight':>13}{'own weight':>12}"]
@@ -111,6 +157,7 @@ def main() -> None:
 
 
 define_flags(Deal)
+define_flags(Asked)
 
 if __name__ == "__main__":
     app.run(main)

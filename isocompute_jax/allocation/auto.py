@@ -25,7 +25,7 @@ Everything is a pure function of logged lines: `replay` of metrics.jsonl and eva
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,21 @@ def replay(
     first: Controller, metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
 ) -> Controller:
     """The controller after the lines of a run's logs; an evaluation comes after the step whose weights it measures."""
+    *_, found = (first, *states(first, metrics, evaluations))
+    return found
+
+
+def states(
+    first: Controller, metrics: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]
+) -> Iterator[Controller]:
+    """The controller after each line of metrics.jsonl, and after each step's lines of eval.jsonl."""
     of_step: dict[int, list[Mapping[str, Any]]] = {}
     for line in evaluations:
         of_step.setdefault(line["step"], []).append(line)
-    found = first.after_evaluation(of_step[0]) if 0 in of_step else first
+    found = first
+    if 0 in of_step:
+        yield (found := found.after_evaluation(of_step[0]))
     for line in metrics:
-        found = found.after_step(line)
+        yield (found := found.after_step(line))
         if line["step"] in of_step:
-            found = found.after_evaluation(of_step[line["step"]])
-    return found
+            yield (found := found.after_evaluation(of_step[line["step"]]))
