@@ -37,7 +37,7 @@ SET = "validation"
 
 
 @dataclasses.dataclass(frozen=True)
-class History:
+class Logs:
     """The lines of a run so far, in order of steps."""
 
     metrics: list[Line]
@@ -87,7 +87,7 @@ def evaluation_line(*, step: int, compute: int, rewards: Rewards, name: str = SE
     return line | {"problems": len(counts), "samples": k, "solve_counts": counts.tolist()}
 
 
-def read_logs(run: pathlib.Path) -> History:
+def read_logs(run: pathlib.Path) -> Logs:
     """A folder with metrics.jsonl and eval.jsonl, of a run that may still be going.
 
     Raises:
@@ -105,10 +105,10 @@ def read_logs(run: pathlib.Path) -> History:
                 raise InputError(
                     f"{run / name}:{number}: solve_counts must have, for each problem, how many samples solved it"
                 )
-    return History(steps, [{"eval_set": SET} | line for line in evaluations])
+    return Logs(steps, [{"eval_set": SET} | line for line in evaluations])
 
 
-def read_dumps(training: pathlib.Path, evaluations: pathlib.Path | None, *, problem: str, reward: str) -> History:
+def read_dumps(training: pathlib.Path, evaluations: pathlib.Path | None, *, problem: str, reward: str) -> Logs:
     """Folders of STEP.jsonl, a row a rollout: what verl's `rollout_data_dir` and `validation_data_dir` hold.
 
     Rollouts of one problem are those of a step with the same `problem`, wherever they stand in its file; a step's C
@@ -142,10 +142,10 @@ def read_dumps(training: pathlib.Path, evaluations: pathlib.Path | None, *, prob
         groups = _groups(file, problem, reward)
         rewards = [groups[name] for name in sorted(groups)]
         evaluated.append(evaluation_line(step=step, compute=spent[step], rewards=rewards))
-    return History(lines, evaluated)
+    return Logs(lines, evaluated)
 
 
-def decide(history: History, *, largest: int) -> tuple[list[str], Controller]:
+def decide(history: Logs, *, largest: int) -> tuple[list[str], Controller]:
     """What `auto` decided as the lines came, and its state after them, with n of batches that are begun now.
 
     n begins at that of the first line. Steps of another n than the rule's do not count: a run that has not followed
