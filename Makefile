@@ -85,7 +85,7 @@ study: $(RUNTIME) ## run the whole playbook on the embedded default; resumes whe
 gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR in gallery/, once each (ARGS="--name=NAME")
 	$(RUN) -m isocompute_jax.gallery record --sweep=$(SWEEP) $(ARGS)
 
-gallery: $(RUNTIME) ## write docs/findings.md and its pictures from gallery/, without training
+gallery: $(RUNTIME) ## write findings.md, one_run.md and referee.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
 study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything

@@ -7,8 +7,9 @@ r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished run
 
 `record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
 not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
-`build` writes docs/findings.md and its pictures anew, from what was recorded, by research/findings of a checkout of
-this project. `calibrate` prints the constants under which theory errs least on some sweeps, from its present ones on.
+`build` writes findings.md, one_run.md and referee.md of docs/ and their pictures anew, from what was recorded, by
+research/ of a checkout of this project. `calibrate` prints the constants under which theory errs least on some sweeps,
+from its present ones on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from isocompute_jax.records.printing import say
 SWEEP = flags.DEFINE_string("sweep", None, "Directory of a sweep, or of one slice of a study.")
 GALLERY = flags.DEFINE_string("gallery", "gallery", "Directory of the gallery.")
 NAME = flags.DEFINE_string("name", "", "Name in the gallery; that of the sweep's directory if empty.")
-DOCS = flags.DEFINE_string("docs", "docs", "Directory that `build` writes findings.md to.")
+DOCS = flags.DEFINE_string("docs", "docs", "Directory that `build` writes its pages to.")
 SWEEPS = flags.DEFINE_list("sweeps", [], "Sweeps of the gallery to calibrate theory on.")
 ROUNDS = flags.DEFINE_integer("rounds", 4, "Steps of the calibration, some twenty seconds each.", lower_bound=1)
 RUNS = flags.DEFINE_integer("runs", 8, "Simulated runs of each n in the calibration.", lower_bound=2)
@@ -39,7 +40,7 @@ def main(action: str) -> None:
     if action == RECORD:
         record_sweep()
     elif action == BUILD:
-        build_page()
+        build_pages()
     elif action == CALIBRATE:
         calibrate_theory()
     else:
@@ -58,8 +59,8 @@ def record_sweep() -> None:
     say(f"{added} runs recorded, {known} there already, {unfinished} not done yet")
 
 
-def build_page() -> None:
-    """Writes docs/findings.md, where the package lies in a checkout."""
+def build_pages() -> None:
+    """Writes the pages of what was found out, where the package lies in a checkout."""
     checkout = pathlib.Path(__file__).absolute().parents[1]
     if not (checkout / "research" / "findings").is_dir():
         raise InputError(
@@ -67,7 +68,8 @@ def build_page() -> None:
             "checkout of this project"
         )
     sys.path.insert(0, str(checkout))
-    say(importlib.import_module("research.findings").build(GALLERY.value, DOCS.value))
+    for page in ("findings", "one_run", "referee"):
+        say(importlib.import_module(f"research.{page}").build(GALLERY.value, DOCS.value))
 
 
 def calibrate_theory() -> None:

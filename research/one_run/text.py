@@ -1,0 +1,118 @@
+"""The words and tables of docs/one_run.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from research.findings.chapter import table
+from research.one_run.comparison import KEEPS_UP, LOW_END, SETTINGS, Interval, Setting, pooled
+
+AUTO = "auto"
+ALL, JUDGED = 0, 1
+"""Parts of the held-out problems: all, and those at odd places, on which `auto` does not decide."""
+
+PAGE = """# One run in place of a sweep
+
+A sweep over n says afterwards which n would have been right, and at one budget. A run that sets n itself
+([auto](allocation.md#auto)) has to be right at every budget at once. Here such runs lie beside the best of
+{how_many} of fixed n, on {count}. Every number and picture is computed from the learning curves in `gallery/schedules/` by
+`make gallery`, without training.
+
+**{answer}**
+
+| | schedule | from the best fixed n, on what `auto` does not decide on | on all held-out problems | seeds | compute |
+| :-- | :-- | --: | --: | --: | --: |
+{rows}
+
+Points of avg@8, means over log C from {first:,.0f} to {last:,.0f} rollouts, with 95% intervals over seeds. The fixed n
+are {sizes}; at each budget the n, and the evaluation up to it, are chosen on the other seeds than the one that is
+scored, and a schedule's evaluation likewise: the best of several means lies too high, on either side. *Keeps up* means
+{keeps_up} points or more, in an interval that ends no lower than {low_end}. *Compute* is what the best fixed n took to
+the reward that both sides have in the end, over what the schedule took: above 1, the schedule is there earlier (highest
+means so far, of several n on the one side and of one run on the other).
+
+![Best reward so far of fixed n, thin, and of schedules](schedules/reward.png)
+
+## What auto did
+
+![n of auto over compute](schedules/sizes.png)
+
+Reward on the problems that it does not decide on, chosen as above:
+
+{budgets}
+
+## The schedules
+
+- `auto` begins at n = 4 and follows [its rule](allocation.md#auto). The rule was changed twice, each time after rewards
+  had been looked at: on 64 Hard problems (it held gains to the last n alone, and switched late) and on 64 Easy ones (it
+  doubled once where it now may twice). These two rows are no test of it; the others are of runs made afterwards.
+- `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems and used on all.
+- `theory` is n\\*(C) as [theory](theory.md) has it from the problems' measured pass rates.
+
+All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at the same fifteen budgets.
+"""
+
+
+def page(found: Sequence[Setting]) -> str:
+    """Markdown."""
+    compute = found[0].compute
+    return PAGE.format(
+        how_many={3: "three", 6: "six"}.get(len(found[0].fixed), len(found[0].fixed)),
+        count=f"{len(found)} settings" if len(found) > 1 else SETTINGS[found[0].name],
+        answer=_answer(found),
+        rows="\n".join(row for setting in found for row in _rows(setting)),
+        first=compute[0],
+        last=compute[-1],
+        sizes=", ".join(map(str, found[0].fixed)),
+        keeps_up=f"{100 * KEEPS_UP:+.1f}",
+        low_end=f"{100 * LOW_END:+.1f}",
+        budgets=_budgets(found),
+    )
+
+
+def _answer(found: Sequence[Setting]) -> str:
+    """How auto does over all settings."""
+    differences = [setting.difference(AUTO, JUDGED) for setting in found]
+    near = sum(one.value >= KEEPS_UP for one in differences)
+    sure = sum(one.keeps_up for one in differences)
+    every = pooled(differences)
+    words = f"`auto`, with no sweep before it, is {_points(every)} points from the best fixed n on average"
+    if len(found) > 1:
+        words += f", and {100 * KEEPS_UP:+.1f} or more on {near} of {len(found)} settings"
+        words += f"; on {sure} of them the seeds are enough to be sure that it keeps up"
+    return words + "."
+
+
+def _rows(setting: Setting) -> list[str]:
+    rows = []
+    for place, name in enumerate(setting.scheduled):
+        judged, whole = (setting.difference(name, part) for part in (JUDGED, ALL))
+        cells = [
+            SETTINGS[setting.name] if place == 0 else "",
+            name,
+            _points(judged) + (" keeps up" if judged.keeps_up else ""),
+            _points(whole),
+            whole.seeds,
+            f"{setting.saved(name, ALL):.2f}",
+        ]
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return rows
+
+
+def _budgets(found: Sequence[Setting]) -> str:
+    """Rewards of both sides at every other evaluation."""
+    shown = slice(None, None, 2)
+    heads = ["", *(f"{budget:,.0f}" for budget in found[0].compute[shown])]
+    rows = []
+    for setting in found:
+        from_fixed = np.mean(list(setting.frontier(JUDGED).values()), axis=0)
+        lead = np.array([interval.value for interval in setting.differences(AUTO, JUDGED)])
+        rows.append([f"{SETTINGS[setting.name]}: fixed n", *(f"{value:.3f}" for value in from_fixed[shown])])
+        rows.append(["auto above it", *(f"{value:+.3f}" for value in lead[shown])])
+    return table(heads, rows)
+
+
+def _points(one: Interval) -> str:
+    return f"{100 * one.value:+.1f} ({100 * one.low:+.1f} to {100 * one.high:+.1f})"

@@ -1,0 +1,257 @@
+"""Claims about n in the literature, each as a statement that the recorded sweeps can refute, and what they say of it.
+
+A statement holds where the whole 95% interval of what it is about lies on its side of the bar, fails where it lies on
+the other, and is not settled else. Intervals are Student's over seeds. Where n is compared at its own learning rate,
+rate and evaluation are chosen on other seeds than the one that is scored (`one_run.comparison`); a comparison that a
+side loses with the lowest or highest rate that was tried is not settled, however sure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from isocompute_jax.sweeps.record import Seeds
+from research.findings import statistics
+from research.findings.chapter import RISE, Gallery, table
+from research.findings.closing import CONSTANT
+from research.one_run.comparison import Interval, chosen_elsewhere, pooled
+
+Verdict = Literal["holds", "fails", "not settled"]
+
+RATES = ("rate_half", RISE, "rate_sqrt", "rate_linear")
+"""Sweeps of 64 Hard problems, 8 per batch, that differ in the learning rate alone."""
+SMALL, LARGE = 4, 32
+"""Two n that are compared: n* rises if the first leads early and the second late."""
+EARLY, LATE = 2048, 131_072
+"""Budgets, in rollouts."""
+STEPS = (64, 128, 256)
+"""Numbers of steps at which paths are compared."""
+ALIKE = 0.02
+"""Rewards are alike within this."""
+SHARE = 0.9
+"""Of the variance of levels: what one number has to explain for n to count by it alone."""
+PRODUCTS: Mapping[int, Mapping[tuple[int, int], str]] = {
+    64: {(8, 8): RISE, (32, 2): "batch_2"},
+    128: {(4, 32): "steps_64", (8, 16): "steps_64", (16, 8): "steps_64", (32, 4): "steps_64", (64, 2): "steps_64"},
+    256: {(8, 32): "batch_32", (32, 8): RISE, (128, 2): "batch_2"},
+    512: {(16, 32): "batch_32", (64, 8): RISE},
+    1024: {(32, 32): "batch_32", (128, 8): RISE},
+}
+"""n x B_problem -> (n, B_problem) -> the sweep that has it, all at one rate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One claim."""
+
+    source: str  # whose, in Markdown
+    says: str  # what it says
+    statement: str  # what is asked here
+    verdict: Verdict
+    measured: str  # the figure that decides, in a few words
+    evidence: str  # paragraphs, with tables
+    overturn: str  # what would overturn the verdict
+
+    @property
+    def row(self) -> str:
+        """Its row of the table at the top."""
+        return f"| {self.source} | {self.says} | **{self.verdict}** | {self.measured} |"
+
+    @property
+    def text(self) -> str:
+        """Markdown."""
+        return (
+            f"## {self.says}: {self.verdict}\n\n{self.source}. **Asked here:** {self.statement}\n\n{self.evidence}\n\n"
+            f"**What would overturn it.** {self.overturn}\n"
+        )
+
+
+def claims(gallery: Gallery) -> list[Claim]:
+    """All of them, in the page's order."""
+    return [rises(gallery), two_suffice(gallery), same_path(gallery), product(gallery), noise(gallery)]
+
+
+def rises(gallery: Gallery) -> Claim:
+    """n* rises with C, each n at the rate that suits it."""
+    rewards, rates = tuned(gallery)
+    compute = gallery.curves(RISE)[SMALL].compute
+    early, late = (int(np.searchsorted(compute, budget * 1.05) - 1) for budget in (EARLY, LATE))
+    first = Interval.of(rewards[SMALL][:, early] - rewards[LARGE][:, early])
+    last = Interval.of(rewards[LARGE][:, late] - rewards[SMALL][:, late])
+    verdict = both(side(first, 0.0), side(last, 0.0))
+    edge = rates[SMALL][late][1]
+    if verdict == "holds" and edge:
+        verdict = "not settled"
+    budgets = [2048 * 4**power for power in range(4)]
+    places = [int(np.searchsorted(compute, budget * 1.05) - 1) for budget in budgets]
+    rows = [
+        (f"n = {n}", *(f"{each[:, place].mean():.3f} at {_rate(rates[n][place])}" for place in places))
+        for n, each in rewards.items()
+    ]
+    return Claim(
+        "IsoCompute ([2603.12151](https://arxiv.org/abs/2603.12151))",
+        "n\\* rises with compute",
+        f"each n at the rate that other seeds choose for it, n = {SMALL} is ahead of n = {LARGE} at {EARLY:,} "
+        f"rollouts, and behind it at {LATE:,}.",
+        verdict,
+        f"n = {LARGE} less n = {SMALL}: {points(negative(first))} at {EARLY:,}, {points(last)} at {LATE:,}"
+        + (", where the smaller has the lowest rate that was tried" if edge else ""),
+        "64 Hard problems, 8 a batch; reward chosen on other seeds, and the rate that all five choose (an asterisk: "
+        "the lowest or highest that was tried for this n):\n\n"
+        f"{table(('', *(f'C = {budget:,}' for budget in budgets)), rows)}\n\n"
+        "At one rate for all, n\\* goes from 4 to 128 ([findings](findings.md#1-n-rises-with-compute-shown)). With a "
+        "rate of its own a small group keeps up for longer: most of what a large one is ahead by late is less noise, "
+        "which a smaller rate buys as well.",
+        f"Rates below those tried for n = {SMALL}, should they carry it as high.",
+    )
+
+
+def two_suffice(gallery: Gallery) -> Claim:
+    """n = 2 keeps 97.6% of n = 16."""
+    rewards, _ = tuned(gallery)
+    late = rewards[16][:, -1]
+    kept = Interval.of(rewards[SMALL][:, -1] / late.mean())
+    return Claim(
+        "2-GRPO ([2510.00977](https://arxiv.org/abs/2510.00977))",
+        "n = 2 keeps 97.6% of what n = 16 has, at an eighth of its rollouts",
+        "n = 2 at its own rate has 0.976 of the reward of n = 16 at its own, in an interval of 0.024 or less.",
+        "not settled",
+        f"n = 2 was not run; n = {SMALL} has {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) of it at {LATE:,}",
+        f"At equal compute, each at its own rate, n = {SMALL} has {kept.value:.2f} of the reward of n = 16 after "
+        f"{LATE:,} rollouts ({kept.low:.2f} to {kept.high:.2f}, {kept.seeds} seeds). An interval of 0.024 wants forty.",
+        "Forty seeds of n = 2 and n = 16, with rates down to a quarter of those here.",
+    )
+
+
+def same_path(gallery: Gallery) -> Claim:
+    """The mean path does not depend on n."""
+    curves = gallery.curves(RISE)
+    sizes = {n: at_steps(curves[n], 8 * n) for n in (4, 16, 64)}
+    differences = [Interval.of(large - small) for large, small in zip(sizes[64].T, sizes[4].T, strict=True)]
+    decided = [side(one, ALIKE) for one in differences]
+    fails = "holds" in decided or "holds" in [side(negative(one), ALIKE) for one in differences]
+    inside = all(abs(end) < ALIKE for one in differences for end in (one.low, one.high))
+    widest = max(differences, key=lambda one: abs(one.value))
+    rows = [(f"n = {n}", *(f"{value:.3f}" for value in each.mean(axis=0))) for n, each in sizes.items()]
+    return Claim(
+        "Predictable GRPO ([2606.30789](https://arxiv.org/abs/2606.30789))",
+        "The mean path over steps does not depend on n; fluctuations go as 1/n",
+        f"at equal steps and one rate, held-out rewards of n = 64 and n = 4 are within {100 * ALIKE:.0f} points.",
+        "fails" if fails else "holds" if inside else "not settled",
+        f"n = 64 less n = 4 after {STEPS[differences.index(widest)]} steps: {points(widest)}",
+        f"64 Hard problems, 8 a batch, 2.5e-4; mean avg@4 after so many steps:\n\n"
+        f"{table(('', *map(str, STEPS)), rows)}\n\n"
+        "A larger group has more of the problems with a signal in each step, and its steps, clipped in norm, carry "
+        "less noise. Whether fluctuations within a run go as 1/n was not measured.",
+        "Steps so small that noise averages out along the way; problems on which every group has a signal.",
+    )
+
+
+def product(gallery: Gallery) -> Claim:
+    """Only n x B counts."""
+    compute = gallery.curves(RISE)[SMALL].compute
+    places = [int(np.searchsorted(compute, budget * 1.1) - 1) for budget in (8192, 32_768, LATE)]
+    rows, found = [], []
+    for rollouts, parts in PRODUCTS.items():
+        rewards = {pair: best_so_far(gallery.curves(name)[pair[0]]) for pair, name in parts.items()}
+        (small, first), (large, last) = (pick(rewards.items(), key=lambda item: item[0]) for pick in (min, max))
+        found.append([Interval.of(last[:, place] - first[:, place]) for place in places])
+        rows.append((f"{rollouts:,}", *("{} x {}".format(*pair) for pair in (small, large)), *map(points, found[-1])))
+    every = [pooled(each) for each in zip(*found, strict=True)]
+    rows.append(("mean", "", "", *map(points, every)))
+    beyond = any("holds" in (side(one, ALIKE), side(negative(one), ALIKE)) for one in every)
+    inside = all(abs(end) < ALIKE for one in every for end in (one.low, one.high))
+    heads = ("n x B_problem", "smallest n", "largest n", *(f"C = {compute[place]:,.0f}" for place in places))
+    return Claim(
+        "Critical batch size for LLM policy optimisation (HiLD 2026)",
+        "Only n x B_problem counts",
+        f"at equal compute, rate and n x B_problem, a large n and a small one are within {100 * ALIKE:.0f} points, in "
+        "the mean over products.",
+        "fails" if beyond else "holds" if inside else "not settled",
+        ", ".join(f"{points(one)} at {compute[place]:,.0f}" for one, place in zip(every, places, strict=True)),
+        f"64 Hard problems at 2.5e-4: best reward so far of the largest n less that of the smallest.\n\n"
+        f"{table(heads, rows)}",
+        "A rate of its own for each side; more seeds, of which those of single products say little.",
+    )
+
+
+def noise(gallery: Gallery) -> Claim:
+    """One number explains how high reward gets."""
+    share = statistics.noise_explains([gallery.sweep(name) for name in CONSTANT])
+    verdict: Verdict = "holds" if share.low > SHARE else "fails" if share.high < SHARE else "not settled"
+    return Claim(
+        "[This project](findings.md#most-of-how-high-reward-gets-is-one-number)",
+        "Learning rate over rollouts per step is most of how high reward gets",
+        f"a parabola in its logarithm explains {SHARE:.0%} or more of the variance of the highest reward over "
+        "configurations.",
+        verdict,
+        f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%} over seeds)",
+        "Seven sweeps of the same 64 Hard problems, which differ in n, B_problem and rate. It is about the highest "
+        "reward within the budget, and says nothing of how soon it is reached; rates that grow as B are left out.",
+        "Other problems or models on which another number explains as much.",
+    )
+
+
+def tuned(gallery: Gallery) -> tuple[dict[int, np.ndarray], dict[int, list[tuple[float, bool]]]]:
+    """n -> [S, E] rewards at the rate, and the evaluation, that the other seeds choose; n -> the rate at each budget.
+
+    That of all seeds together, and whether it is the lowest or the highest that was tried for this n.
+    """
+    curves = {name: gallery.curves(name) for name in RATES}
+    rewards, rates = {}, {}
+    for n in curves[RISE]:
+        tried = {rate_of(gallery, name, n): curves[name][n].values[:, :, 0] for name in RATES}
+        ordered = sorted(tried)
+        values = np.stack([tried[rate] for rate in ordered])
+        rewards[n] = chosen_elsewhere(values)
+        best = np.argmax(np.maximum.accumulate(values.mean(axis=1), axis=1), axis=0)
+        rates[n] = [(ordered[place], place in (0, len(ordered) - 1)) for place in best]
+    return rewards, rates
+
+
+def rate_of(gallery: Gallery, name: str, n: int) -> float:
+    """The learning rate of one n of a sweep."""
+    shared = gallery.sweep(name).facts.shared
+    rollouts = n * shared["problems_per_batch"]
+    growth = (rollouts / shared["optimizer.base_batch"]) ** shared["optimizer.lr_scaling_exponent"]
+    return float(f"{shared['optimizer.base_lr'] * growth:.3g}")
+
+
+def best_so_far(seeds: Seeds) -> np.ndarray:
+    """[S, E] of each seed at the evaluation that its others choose."""
+    return chosen_elsewhere(seeds.values[None, :, :, 0])
+
+
+def at_steps(seeds: Seeds, rollouts: int) -> np.ndarray:
+    """[S, len(STEPS)] rewards after so many steps of `rollouts`, between evaluations by log C."""
+    budgets = np.log(np.array(STEPS) * rollouts)
+    return np.array([np.interp(budgets, np.log(seeds.compute), row) for row in seeds.values[:, :, 0]])
+
+
+def side(one: Interval, bar: float) -> Verdict:
+    """Whether a difference lies above a bar."""
+    return "holds" if one.low > bar else "fails" if one.high < bar else "not settled"
+
+
+def both(*parts: Verdict) -> Verdict:
+    """Of a statement with several parts."""
+    return "fails" if "fails" in parts else "not settled" if "not settled" in parts else "holds"
+
+
+def negative(one: Interval) -> Interval:
+    """The difference the other way round."""
+    return Interval(-one.value, -one.high, -one.low, one.seeds)
+
+
+def points(one: Interval) -> str:
+    """In percentage points, with its interval."""
+    return f"{100 * one.value:+.1f} ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
+
+
+def _rate(found: tuple[float, bool]) -> str:
+    rate, edge = found
+    return f"{rate:.1e}".replace("e-0", "e-") + ("\\*" if edge else "")

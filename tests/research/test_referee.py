@@ -1,0 +1,61 @@
+"""docs/referee.md from the gallery: verdicts by hand on small numbers, statements by a plain loop, and the page."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from isocompute_jax.sweeps.record import Seeds
+from research import referee
+from research.findings.chapter import Gallery
+from research.one_run.comparison import Interval
+from research.referee.claims import RATES, at_steps, both, claims, negative, rate_of, side, tuned
+
+ROOT = pathlib.Path(__file__).parents[2]
+GALLERY = Gallery(ROOT / "gallery")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def test_a_statement_holds_or_fails_with_its_whole_interval():
+    above, below, across = Interval(3, 2, 4, 5), Interval(-3, -4, -2, 5), Interval(1, -1, 3, 5)
+    assert [side(one, 1.0) for one in (above, below, across)] == ["holds", "fails", "not settled"]
+    assert side(above, 2.0) == "not settled" and negative(above) == below
+    assert both("holds", "holds") == "holds" and both("holds", "not settled") == "not settled"
+    assert both("not settled", "fails") == "fails"
+
+
+def test_rewards_at_equal_steps_lie_between_evaluations_by_log_c():
+    seeds = Seeds(np.array([64.0, 256.0, 1024.0]), np.array([[[0.1], [0.3], [0.5]]]))
+    np.testing.assert_allclose(at_steps(seeds, 2), [[0.2, 0.3, 0.4]])  # C = 128, 256, 512
+
+
+def test_rates_are_those_of_the_sweeps():
+    """8 problems a batch, 2.5e-4 at 64 rollouts a step: n = 32 has four times as many."""
+    assert [rate_of(GALLERY, name, 32) for name in RATES] == [1.25e-4, 2.5e-4, 5e-4, 1e-3]
+
+
+@pytest.mark.slow
+def test_the_rate_of_an_n_is_chosen_on_the_other_seeds():
+    rewards, rates = tuned(GALLERY)
+    values = [GALLERY.curves(name)[32].values[:, :, 0] for name in RATES]
+    for seed in range(5):
+        others = [[each[other] for other in range(5) if other != seed] for each in values]
+        best = max(
+            (np.mean([row[place] for row in rows]), -number, -place)
+            for number, rows in enumerate(others)
+            for place in range(15)
+        )
+        assert rewards[32][seed, -1] == values[-best[1]][seed, -best[2]]
+    assert rates[4][-1] == (1.25e-4, True) and rates[32][0] == (5e-4, False)
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_gallery_says(tmp_path):
+    """Words are the same; numbers too, but for the last digit that another processor may round otherwise."""
+    found = claims(GALLERY)
+    assert [claim.verdict for claim in found] == ["not settled", "not settled", "fails", "fails", "not settled"]
+    built, kept = referee.build(ROOT / "gallery", tmp_path).read_text(), (ROOT / "docs/referee.md").read_text()
+    assert NUMBER.sub("#", built) == NUMBER.sub("#", kept)
+    numbers = [[float(each.replace(",", "")) for each in NUMBER.findall(text)] for text in (built, kept)]
+    np.testing.assert_allclose(*numbers, rtol=0.06, atol=0.11)
