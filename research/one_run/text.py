@@ -17,8 +17,8 @@ PAGE = """# One run in place of a sweep
 
 A sweep over n says afterwards which n would have been right, and at one budget. A run that sets n itself
 ([auto](allocation.md#auto)) has to be right at every budget at once. Here such runs lie beside the best of
-{how_many} of fixed n, on {count}. Every number and picture is computed from the learning curves in `gallery/schedules/` by
-`make gallery`, without training.
+{how_many} of fixed n, on {count}. Every number and picture is computed from the learning curves in `gallery/schedules/`
+by `make gallery`, without training.
 
 **{answer}**
 
