@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 from absl import flags
 
 from benchmarks import families
 from isocompute_jax.fit.analysis_options import AnalysisOptions
+from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
 from isocompute_jax.fit.frontier.forecast import Forecast
 from isocompute_jax.fit.read import memory_table, read_curves
@@ -71,3 +74,24 @@ def with_all(rows: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Sequence[
     """Rows by family, and at the end those of all families together."""
     yield from rows.items()
     yield "all", [row for part in rows.values() for row in part]
+
+
+def scipy_hill(compute: np.ndarray, reward: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """`curve_fit` of a Hill curve, the better of two starts."""
+
+    def curve(c: np.ndarray, low: float, high: float, middle: float, steepness: float) -> np.ndarray:
+        return hill(c, low, high, float(np.exp(middle)), steepness)
+
+    best, found = np.inf, None
+    bounds = ([0, 0, 0, 0.1], [1, 1, np.log(1e9), 10])
+    for middle in np.log(compute[-1] / np.array([10, 2])):
+        start = [np.clip(reward[0], 0.01, 0.98), min(0.97, reward.max() + 0.02), middle, 1.0]
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                values, _ = scipy.optimize.curve_fit(curve, compute, reward, p0=start, bounds=bounds, max_nfev=500)
+        except RuntimeError:
+            continue
+        squares = float(np.sum((curve(compute, *values) - reward) ** 2))
+        if squares < best:
+            best, found = squares, values
+    return (lambda c: np.full(len(c), reward[-1])) if found is None else (lambda c: curve(c, *found))

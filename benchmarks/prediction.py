@@ -12,15 +12,13 @@ counts how often the tool was sure, and wrong: named an n that is worse than the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 from absl import flags
 
 from benchmarks import families
-from benchmarks.harness import studies_of_flags, study_flags
+from benchmarks.harness import scipy_hill, studies_of_flags, study_flags
 from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.advice import BudgetAnswer
@@ -28,7 +26,6 @@ from isocompute_jax.fit.analysis import analyse_curves
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.frontier.allocation import fit_allocation
 from isocompute_jax.fit.frontier.envelope import frontier
 from isocompute_jax.fit.read import memory_table, read_curves
@@ -135,27 +132,6 @@ def best_so_far(study: families.Study) -> np.ndarray:
         last = [reward[compute <= budget][-1:] for compute, reward in mean_curves(study)]
         found.append(int(np.argmax([row[0] if len(row) else -np.inf for row in last])))
     return np.array(found)
-
-
-def scipy_hill(compute: np.ndarray, reward: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """`curve_fit` of a Hill curve, the better of two starts."""
-
-    def curve(c: np.ndarray, low: float, high: float, middle: float, steepness: float) -> np.ndarray:
-        return hill(c, low, high, float(np.exp(middle)), steepness)
-
-    best, found = np.inf, None
-    bounds = ([0, 0, 0, 0.1], [1, 1, np.log(1e9), 10])
-    for middle in np.log(compute[-1] / np.array([10, 2])):
-        start = [np.clip(reward[0], 0.01, 0.98), min(0.97, reward.max() + 0.02), middle, 1.0]
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                values, _ = scipy.optimize.curve_fit(curve, compute, reward, p0=start, bounds=bounds, max_nfev=500)
-        except RuntimeError:
-            continue
-        squares = float(np.sum((curve(compute, *values) - reward) ** 2))
-        if squares < best:
-            best, found = squares, values
-    return (lambda c: np.full(len(c), reward[-1])) if found is None else (lambda c: curve(c, *found))
 
 
 def law(study: families.Study) -> np.ndarray:
