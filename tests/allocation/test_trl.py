@@ -427,10 +427,9 @@ json.dump(found, open("found.json", "w"))
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL comes with `make setup-dev`")
 def test_a_real_trainer_of_trl_changes_its_n(tmp_path):
     """Two switches in two and a half epochs of seven problems, killed at the first one too; then `auto`."""
-    done = subprocess.run(
-        [sys.executable, "-c", REAL],
-        cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", REAL]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     metrics, evaluations = logs_of(tmp_path / "whole")
