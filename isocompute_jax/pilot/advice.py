@@ -257,13 +257,13 @@ def _rates(found: Findings) -> Iterator[str]:
         f"Rates: {plan.steps} steps of {plan.problems} x {plan.group_size} rollouts each; a step takes "
         f"{tested.seconds:.3g} s, {tested.sampling_s:.3g} s of it to sample"
     )
-    yield "      rate    reward  +-      KL/step gradient  entropy"
+    yield "      rate    reward  +-      KL/step gradient  entropy  updates"
     for trial in tested.trials:
         end = f"  broken: {tested.choice.why}" if trial.rate == tested.choice.edge else ""
         mark = "  taken" if trial.rate == tested.choice.rate else end
         yield (
             f"  {trial.rate:8.3g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
-            f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:.2f}{mark}"
+            f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:<5.2f}  {trial.felt:6}{mark}"
         )
     both = critical(tested.lines, plan.group_size)
     if both is None:
@@ -322,6 +322,11 @@ def _unsure(found: Findings) -> Iterator[str]:
         yield f"  - at the end n = {low} to {high} are tied"
     if tested is None:
         yield f"  - the rate is the one that was given, or goes by the model's size: {found.no_test}"
+    elif not tested.choice.felt:
+        yield (
+            f"  - the rate goes by the model's size: in {tested.plan.steps} steps hardly a group had a signal, so that "
+            "no rate could show what it does; a larger --rollouts tests longer"
+        )
     elif tested.choice.edge is None:
         yield f"  - no rate broke: the best may lie above {tested.trials[-1].rate:.3g}"
     else:
@@ -339,7 +344,7 @@ def _next(found: Findings, file: str) -> Iterator[str]:
     yield f"  python -m isocompute_jax.train --config={file} --workdir=runs/first"
     if len(found.expected.sizes.values) > 1:
         yield f"  n*(C) as theory has it: --config.schedule.group_size={found.expected.sizes.text}"
-    if tested is not None and tested.choice.edge is None:
+    if tested is not None and tested.choice.felt and tested.choice.edge is None:
         higher = ",".join(f"{tested.trials[-1].rate * factor:.3g}" for factor in (1, 2, 4, 8))
         yield f"  higher rates: this command with --rates={higher} and another --workdir"
     elif config.optimizer.base_lr:

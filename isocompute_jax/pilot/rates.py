@@ -12,6 +12,8 @@ that breaks. The rule, over trials in rising order of rate:
 - The rate of the first that breaks is the **edge**. Candidates are the rates at most edge / `ROOM`, since a run is far
   longer than a trial, and what does not break in ten steps may in a thousand; all rates where nothing broke; the
   smallest where none is so small.
+- A trial is **felt** if `LEAST_FELT` of its updates before the last step had a group with a signal; one that was not
+  may break, and is no candidate. Where no trial was felt, because problems are seldom solved, the usual rate stands.
 - Of the candidates the **largest** is taken whose reward is within one standard error of the difference to the highest.
 """
 
@@ -38,6 +40,7 @@ MOST_KL = 0.05
 """Between what the embedded base model had at a rate that trains well, 2.5e-4 (0.03), and at twice that (0.1)."""
 COLLAPSED, EXPLODED = AlarmsConfig().entropy_collapse, AlarmsConfig().entropy_explosion
 STEEP, WORSE, ROOM = 10.0, 2.5, 2.0
+LEAST_FELT = 2
 STILL = 1e-3
 """Of the smallest rate: that of the run that the trials are forks of."""
 UNFELT = 1e-12
@@ -54,6 +57,7 @@ class Trial:
     kl: float  # nats a token from the base model, over the updates that led there; likewise
     gradient_norm: float  # median of the second half, in multiples of the base model's
     entropy: float  # at the end, in multiples of the base model's
+    felt: int  # updates before its last step that had a group with a signal
     diverged: bool = False
 
 
@@ -64,6 +68,7 @@ class RateChoice:
     rate: float
     edge: float | None  # the smallest rate that broke; None where none did
     why: str  # how it broke
+    felt: bool = True  # whether a trial was felt, so that there was something to choose
 
 
 def broken(trial: Trial, smaller: Sequence[Trial]) -> str:
@@ -87,11 +92,12 @@ def broken(trial: Trial, smaller: Sequence[Trial]) -> str:
     return ""
 
 
-def choose(trials: Sequence[Trial]) -> RateChoice:
+def choose(trials: Sequence[Trial], usual: float) -> RateChoice:
     """The rate that the rule takes (see the top of this file).
 
     Args:
       trials: in rising order of rate, one or more.
+      usual: rate for a model of this size, which stands where no trial was felt.
     """
     edge, why, whole = None, "", []
     for trial in trials:
@@ -100,10 +106,18 @@ def choose(trials: Sequence[Trial]) -> RateChoice:
             edge = trial.rate
             break
         whole.append(trial)
-    candidates = [trial for trial in whole if edge is None or trial.rate <= edge / ROOM * (1 + 1e-9)] or [trials[0]]
+    most = math.inf if edge is None else max(edge / ROOM * (1 + 1e-9), trials[0].rate)
+    if not any(trial.felt >= LEAST_FELT for trial in trials):
+        return RateChoice(min(usual, most), edge, why, felt=False)
+    candidates = [trial for trial in whole if trial.rate <= most and trial.felt >= LEAST_FELT] or [trials[0]]
     best = max(candidates, key=lambda trial: trial.reward)
     near = [trial for trial in candidates if trial.reward >= best.reward - math.hypot(trial.error, best.error)]
     return RateChoice(max(trial.rate for trial in near), edge, why)
+
+
+def usual_of(rates: Sequence[float]) -> float:
+    """Of a range from a quarter of the usual rate to 16 times it, the usual one."""
+    return rates[len(rates) // 3]
 
 
 # --- running it
@@ -236,7 +250,7 @@ def run_test(config: RunConfig, plan: TestPlan, directory: pathlib.Path) -> Test
     return Tested(
         plan,
         tuple(trials),
-        choose(trials),
+        choose(trials, usual_of(plan.rates)),
         tuple(start),
         booked,
         statistics.median(sum(value for name, value in phase.items() if name != "noise") for phase in seconds),
@@ -257,26 +271,32 @@ def trial_of(
       diverged: whether it ended because numbers were no longer finite.
     """
     if not lines:
-        return Trial(rate, 0.0, 0.0, math.inf, math.inf, 1.0, diverged=True)
+        return Trial(rate, 0.0, 0.0, math.inf, math.inf, 1.0, 0, diverged=True)
     late = lines[len(lines) // 2 :]
+    # Without a signal there is no update, and neither distance nor gradient is measured.
+    made = [sum(line["zero_variance_share"] < 1 for line in lines[:i]) for i in range(len(lines))]
+    taught = [i for i in range(len(lines) // 2, len(lines)) if lines[i]["zero_variance_share"] < 1]
     reward = statistics.fmean(line["reward"] for line in late)
     solved = min(max(reward, 0.0), 1.0)
     count = batch * len(late)
+    begun = [line for line in start if line["zero_variance_share"] < 1]
     return Trial(
         rate,
         reward,
         math.sqrt(max(solved * (1 - solved), 1 / count) / count),  # at least as if one rollout had been solved
-        statistics.fmean(line["kl"] / max(made, 1) for made, line in list(enumerate(lines))[len(lines) // 2 :]),
-        _ratio(_median(late, "gradient_norm"), _median(start, "gradient_norm")),
+        statistics.fmean(lines[i]["kl"] / max(made[i], 1) for i in taught) if taught else 0.0,
+        _ratio(_median([lines[i] for i in taught], "gradient_norm"), _median(begun, "gradient_norm")),
         _ratio(lines[-1]["sampler_entropy"], _median(start, "sampler_entropy")),
+        made[-1],
         diverged,
     )
 
 
 def _median(lines: Sequence[Mapping[str, Any]], name: str) -> float:
-    return statistics.median(line[name] for line in lines)
+    """0 of no lines."""
+    return statistics.median(line[name] for line in lines) if lines else 0.0
 
 
 def _ratio(above: float, below: float) -> float:
-    """1 where there is nothing to compare with."""
-    return above / below if below > 0 else 1.0
+    """1 where there is nothing to compare, or to compare with."""
+    return above / below if above > 0 and below > 0 else 1.0

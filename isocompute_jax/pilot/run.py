@@ -14,7 +14,7 @@ from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.options import check, described, option
 from isocompute_jax.pilot.advice import EMBEDDED_RATE, Findings, advised, config_source, expect, question_of
 from isocompute_jax.pilot.measure import check_solved, measure_model, signal_shares
-from isocompute_jax.pilot.rates import Tested, TestPlan, least_rollouts, plan_test, run_test
+from isocompute_jax.pilot.rates import Tested, TestPlan, least_rollouts, plan_test, run_test, usual_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks import read_problems, split, write_problems
@@ -137,7 +137,7 @@ def test(config: RunConfig, plan: TestPlan | None, directory: pathlib.Path, *, l
 
 def with_rate(config: RunConfig, rates: Sequence[float], tested: Tested | None) -> RunConfig:
     """With the rate that was chosen, the same for all sizes of a batch; the usual one where none was tested."""
-    rate = tested.choice.rate if tested else rates[len(rates) // 3]
+    rate = tested.choice.rate if tested else usual_of(rates)
     optimizer = dataclasses.replace(config.optimizer, base_lr=rate, lr_scaling_exponent=0.0)
     if tested:
         optimizer = dataclasses.replace(optimizer, base_batch=tested.plan.batch)

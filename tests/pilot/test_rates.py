@@ -5,14 +5,15 @@ import math
 
 import pytest
 
-from isocompute_jax.pilot.rates import MOST_STEPS, Trial, broken, choose, least_rollouts, plan_test, trial_of
+from isocompute_jax.pilot.rates import MOST_STEPS, Trial, broken, choose, least_rollouts, plan_test, trial_of, usual_of
 
 RATES = (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
+USUAL = 3e-4
 
 
 def trials(rewards, **broken_at):
     """One trial for each reward; `kl=(index, value)` and the like change one of them."""
-    made = [Trial(rate, reward, 0.01, 0.01, 1.0, 1.0) for rate, reward in zip(RATES, rewards, strict=False)]
+    made = [Trial(rate, reward, 0.01, 0.01, 1.0, 1.0, felt=5) for rate, reward in zip(RATES, rewards, strict=False)]
     for field, (index, value) in broken_at.items():
         made[index] = dataclasses.replace(made[index], **{field: value})
     return made
@@ -30,24 +31,36 @@ def trials(rewards, **broken_at):
     ],
 )
 def test_half_of_the_rate_that_breaks_is_the_most(field, value, says):
-    found = choose(trials([0.1, 0.2, 0.3, 0.4, 0.5], **{field: (3, value)}))
+    found = choose(trials([0.1, 0.2, 0.3, 0.4, 0.5], **{field: (3, value)}), USUAL)
     assert (found.rate, found.edge) == (4e-4, 8e-4)
     assert says in found.why
 
 
 def test_the_largest_of_those_that_gained_as_much():
-    assert choose(trials([0.10, 0.30, 0.29, 0.27])).rate == 4e-4  # .27 is two errors of the difference below .30
-    assert choose(trials([0.30, 0.10, 0.1], kl=(2, 9.0))).edge == 2e-4  # a loss breaks before the distance does
+    assert choose(trials([0.10, 0.30, 0.29, 0.27]), USUAL).rate == 4e-4  # .27 is two errors of the difference below .30
+    assert choose(trials([0.30, 0.10, 0.1], kl=(2, 9.0)), USUAL).edge == 2e-4  # a loss breaks before the distance does
 
 
 def test_without_an_edge_all_are_candidates():
-    found = choose(trials([0.1, 0.2, 0.3]))
+    found = choose(trials([0.1, 0.2, 0.3]), USUAL)
     assert (found.rate, found.edge, found.why) == (4e-4, None, "")
 
 
 def test_where_the_first_breaks_it_is_taken_all_the_same():
-    found = choose(trials([0.1, 0.2], kl=(0, 2.0)))
+    found = choose(trials([0.1, 0.2], kl=(0, 2.0)), USUAL)
     assert (found.rate, found.edge) == (1e-4, 1e-4)
+
+
+def test_what_no_update_reached_is_not_taken():
+    """Problems that are seldom solved: a trial whose groups are all without a signal never moved, and cannot break."""
+    unfelt = [dataclasses.replace(trial, felt=1) for trial in trials([0.02, 0.01, 0.0, 0.0])]
+    found = choose(unfelt, USUAL)
+    assert (found.rate, found.edge, found.felt) == (USUAL, None, False)
+    found = choose([*unfelt[:1], dataclasses.replace(unfelt[1], entropy=0.1)], USUAL)
+    assert (found.rate, found.edge, found.felt) == (pytest.approx(1e-4), 2e-4, False)
+    found = choose([dataclasses.replace(trial, felt=2) for trial in unfelt[:2]] + unfelt[2:], USUAL)
+    assert (found.rate, found.felt) == (2e-4, True)
+    assert usual_of(RATES) == 2e-4
 
 
 def test_reward_is_held_to_the_best_of_smaller_rates():
@@ -70,12 +83,18 @@ def test_a_plan_keeps_to_its_rollouts_and_gives_up_size_before_rates():
 
 
 def test_a_trial_is_its_second_half_beside_the_run_that_was_forked():
-    def line(reward, kl, norm, entropy):
-        return {"reward": reward, "kl": kl, "gradient_norm": norm, "sampler_entropy": entropy}
+    def line(reward, kl, norm, entropy, silent=0.5):
+        measured = {"kl": kl, "gradient_norm": norm, "sampler_entropy": entropy}
+        return {"reward": reward, "zero_variance_share": silent, **measured}
 
-    start = [line(0.0, 0.0, 2.0, 0.5)] * 3
+    start = [line(0.0, 0.0, 2.0, 0.5)] * 3 + [line(0.0, 0.0, 0.0, 0.5, silent=1.0)] * 4
     lines = [line(0.1, 0.0, 9.0, 0.5), line(0.1, 0.0, 9.0, 0.5), line(0.2, 0.2, 4.0, 0.5), line(0.4, 0.9, 4.0, 1.0)]
     found = trial_of(1e-3, lines, start, 50, diverged=False)
     assert (found.reward, found.kl, found.gradient_norm, found.entropy) == pytest.approx((0.3, 0.2, 2.0, 2.0))
     assert found.error == pytest.approx(math.sqrt(0.3 * 0.7 / 100))
+    assert found.felt == 3
+    silent = line(0.0, 0.0, 0.0, 0.5, silent=1.0)
+    found = trial_of(1e-3, [lines[0], silent, silent, lines[2], lines[3], silent], start, 50, diverged=False)
+    assert (found.kl, found.gradient_norm, found.felt) == pytest.approx((0.2 / 1 / 2 + 0.9 / 2 / 2, 2.0, 3))
+    assert trial_of(1e-3, [silent] * 4, start, 50, diverged=False).felt == 0
     assert trial_of(1e-3, [], start, 50, diverged=True).diverged
