@@ -29,8 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
-from isocompute_jax.experiment.config import AlarmsConfig, EvaluationConfig, RunConfig, TrackConfig
-from isocompute_jax.experiment.loop import train
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import AlarmsConfig, EvaluationConfig, RunConfig, TrackConfig, how_to_hold_out
 from isocompute_jax.experiment.workdir import Diverged
 from isocompute_jax.records import run_files
 
@@ -40,7 +40,10 @@ MOST_KL = 0.05
 """Between what the embedded base model had at a rate that trains well, 2.5e-4 (0.03), and at twice that (0.1)."""
 COLLAPSED, EXPLODED = AlarmsConfig().entropy_collapse, AlarmsConfig().entropy_explosion
 STEEP, WORSE, ROOM = 10.0, 2.5, 2.0
-LEAST_FELT = 2
+LEAST_STEPS = 4
+"""Of a trial."""
+LEAST_FELT = LEAST_STEPS - 1
+"""Updates before the last step, whose own is not seen any more: as many as the smallest trial makes."""
 STILL = 1e-3
 """Of the smallest rate: that of the run that the trials are forks of."""
 UNFELT = 1e-12
@@ -144,7 +147,7 @@ class TestPlan:
         return self.batch * (self.start + self.steps * len(self.rates))
 
 
-MOST_START, MOST_STEPS, LEAST_STEPS = 16, 16, 4
+MOST_START, MOST_STEPS = 16, 16
 """Steps; in many more the policy goes as far from the base model as it should."""
 
 
@@ -256,6 +259,20 @@ def run_test(config: RunConfig, plan: TestPlan, directory: pathlib.Path) -> Test
         statistics.median(sum(value for name, value in phase.items() if name != "noise") for phase in seconds),
         statistics.median(phase.get("sampling", 0.0) + phase.get("waiting", 0.0) for phase in seconds),
     )
+
+
+def train(config: RunConfig, path: pathlib.Path) -> None:
+    """Trains, without the advice to hold problems out: of a trial they are not missing."""
+    advice = how_to_hold_out(config).partition(":")[0]
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(advice)
+
+    loop.LOG.addFilter(is_wanted)
+    try:
+        loop.train(config, path)
+    finally:
+        loop.LOG.removeFilter(is_wanted)
 
 
 def trial_of(

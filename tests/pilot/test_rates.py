@@ -53,12 +53,12 @@ def test_where_the_first_breaks_it_is_taken_all_the_same():
 
 def test_what_no_update_reached_is_not_taken():
     """Problems that are seldom solved: a trial whose groups are all without a signal never moved, and cannot break."""
-    unfelt = [dataclasses.replace(trial, felt=1) for trial in trials([0.02, 0.01, 0.0, 0.0])]
+    unfelt = [dataclasses.replace(trial, felt=2) for trial in trials([0.02, 0.01, 0.0, 0.0])]
     found = choose(unfelt, USUAL)
     assert (found.rate, found.edge, found.felt) == (USUAL, None, False)
     found = choose([*unfelt[:1], dataclasses.replace(unfelt[1], entropy=0.1)], USUAL)
     assert (found.rate, found.edge, found.felt) == (pytest.approx(1e-4), 2e-4, False)
-    found = choose([dataclasses.replace(trial, felt=2) for trial in unfelt[:2]] + unfelt[2:], USUAL)
+    found = choose([dataclasses.replace(trial, felt=3) for trial in unfelt[:2]] + unfelt[2:], USUAL)
     assert (found.rate, found.felt) == (2e-4, True)
     assert usual_of(RATES) == 2e-4
 
