@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": _ARRAYS | {"accelerators", "allocation", "app", "sampling", "learner", "experiment"},
     "fit": _BASE | {"app", "compiling", "laws"},  # it must work without the training rooms
     "laws": _BASE | {"fit"},
-    "theory": _BASE | {"app"},  # likewise
+    "theory": _BASE | {"app", "allocation"},  # likewise
     "pilot": _TRAINING | {"app", "compiling", "theory"},  # it trains, a little
     "sweeps": _TRAINING | {"fit", "plan", "theory"},  # which runs can still matter, what they cost, theory from them
     "study": _TRAINING | {"sweeps", "app", "compiling", "fit", "theory"},

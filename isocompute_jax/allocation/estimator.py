@@ -86,6 +86,31 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
     return (rewards - rewards.mean()) / (rewards.std(ddof=1) + STD_EPSILON)
 
 
+def group_signals(
+    group_size: int, *, advantage_scale: AdvantageScale, baseline: Baseline, most: int | None = None
+) -> np.ndarray:
+    """[most + 1] s_k of a group in which k = 0 .. n were solved; 0 beyond, and where all or none were.
+
+    Args:
+      group_size: n, at least 2.
+      advantage_scale: `group_std` divides by the sample standard deviation (ddof 1), as GRPO does.
+      baseline: the mean of the group, or of the other rollouts, which makes every advantage n / (n - 1) times as large.
+      most: how many k there is room for; n when None.
+
+    Raises:
+      ValueError: n is below 2.
+    """
+    n = group_size
+    if n < 2:
+        raise ValueError(f"a group of {n} has no advantages: group_size must be 2 or more")
+    k = np.arange((most or n) + 1.0)
+    inside = (k > 0) & (k < n)
+    spread = np.where(inside, k * (n - k), 0.0) / n**2  # the variance of the group's rewards
+    if advantage_scale == "group_std":
+        spread = spread / (np.sqrt(spread * n / (n - 1)) + STD_EPSILON)
+    return spread * (n / (n - 1) if baseline == "leave_one_out" else 1.0)
+
+
 def expected_weight(rate: float, group_size: int, *, advantage_scale: AdvantageScale, baseline: Baseline) -> float:
     """What a problem of rate p is weighed by in the gradient at n rollouts, where the target weighs it by 1.
 
@@ -103,11 +128,7 @@ def expected_weight(rate: float, group_size: int, *, advantage_scale: AdvantageS
       advantage_scale: `group_std` divides by the sample standard deviation (ddof 1), as GRPO does.
       baseline: as in the learner's config.
     """
-    n, total = group_size, 0.0
-    for k in range(1, n):
-        chance = math.comb(n, k) * rate**k * (1 - rate) ** (n - k)
-        spread = k * (n - k) / n**2
-        scale = math.sqrt(spread * n / (n - 1)) + STD_EPSILON if advantage_scale == "group_std" else 1.0
-        total += chance * spread / scale
-    factor = n / (n - 1) if baseline == "leave_one_out" else 1.0
-    return factor * total / (rate * (1 - rate))
+    n = group_size
+    signals = group_signals(n, advantage_scale=advantage_scale, baseline=baseline).tolist()
+    expected = sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) * signals[k] for k in range(1, n))
+    return expected / (rate * (1 - rate))

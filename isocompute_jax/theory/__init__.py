@@ -5,6 +5,7 @@ steps buy each other, and what many problems that share features do, in expectat
 whole runs, and `forecast` asks it for n*(C). It needs none of the training rooms.
 """
 
+from isocompute_jax.allocation.estimator import group_signals as group_signals
 from isocompute_jax.theory.exchange import Rule as Rule
 from isocompute_jax.theory.exchange import even_kernel as even_kernel
 from isocompute_jax.theory.exchange import evenness as evenness
@@ -19,6 +20,5 @@ from isocompute_jax.theory.pass_rates import MEASURED as MEASURED
 from isocompute_jax.theory.pass_rates import read_pass_rates as read_pass_rates
 from isocompute_jax.theory.pass_rates import smoothed as smoothed
 from isocompute_jax.theory.runs import Constants as Constants
-from isocompute_jax.theory.signal import group_signals as group_signals
 from isocompute_jax.theory.signal import log_share_of_groups as log_share_of_groups
 from isocompute_jax.theory.signal import signal_moments as signal_moments

@@ -44,7 +44,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from isocompute_jax.theory.signal import AdvantageScale, Baseline, group_signals, signal_moments
+from isocompute_jax.allocation.estimator import AdvantageScale, Baseline, group_signals
+from isocompute_jax.theory.signal import signal_moments
 
 RateRule = Literal["constant", "sqrt", "linear"]
 

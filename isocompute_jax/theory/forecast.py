@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from isocompute_jax.allocation.estimator import AdvantageScale, Baseline
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.theory.exchange import RULES, RateRule, Rule
 from isocompute_jax.theory.runs import Constants, Curves, Optimizer, World, make_world, simulate
-from isocompute_jax.theory.signal import AdvantageScale, Baseline
 
 HELD_OUT = 300
 TIE_ERRORS = 2.0

@@ -36,9 +36,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from isocompute_jax.allocation.estimator import STD_EPSILON
 from isocompute_jax.options import check, described, option
 from isocompute_jax.theory.exchange import Rule
-from isocompute_jax.theory.signal import STD_EPSILON
 
 MOST_SOLVED = 0.999
 """No problem is solved by more than this share of the rollouts that do not slip."""

@@ -7,49 +7,17 @@ average, and lowers that of each other one by s_k pi(a) / (1 - p), with the **si
 
     s_k = k (n - k) / n^2 / scale_k.
 
-So one number per group says what it does to the log-odds of solving the problem, whatever the number of answers.
+So one number per group says what it does to the log-odds of solving the problem, whatever the number of answers
+(`allocation.estimator.group_signals`).
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
-
-AdvantageScale = Literal["group_std", "none"]
-Baseline = Literal["group_mean", "leave_one_out"]
-"""As in the learner's config."""
-
-STD_EPSILON = 1e-6
-
-
-def group_signals(
-    group_size: int, *, advantage_scale: AdvantageScale, baseline: Baseline, most: int | None = None
-) -> Float[np.ndarray, "K"]:
-    """[most + 1] s_k of a group in which k = 0 .. n were solved; 0 beyond, and where all or none were.
-
-    Args:
-      group_size: n, at least 2.
-      advantage_scale: `group_std` divides by the sample standard deviation (ddof 1), as GRPO does.
-      baseline: the mean of the group, or of the other rollouts, which makes every advantage n / (n - 1) times as large.
-      most: how many k there is room for; n when None.
-
-    Raises:
-      ValueError: n is below 2.
-    """
-    n = group_size
-    if n < 2:
-        raise ValueError(f"a group of {n} has no advantages: group_size must be 2 or more")
-    k = np.arange((most or n) + 1.0)
-    inside = (k > 0) & (k < n)
-    spread = np.where(inside, k * (n - k), 0.0) / n**2  # the variance of the group's rewards
-    if advantage_scale == "group_std":
-        spread = spread / (np.sqrt(spread * n / (n - 1)) + STD_EPSILON)
-    return spread * (n / (n - 1) if baseline == "leave_one_out" else 1.0)
 
 
 def log_share_of_groups(

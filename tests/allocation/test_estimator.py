@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isocompute_jax.allocation.estimator import advantages, expected_weight, weights
+from isocompute_jax.allocation.estimator import advantages, expected_weight, group_signals, weights
 from isocompute_jax.allocation.policies import Belief, Policy, deal
-from isocompute_jax.theory import group_signals
 
 LOGITS = np.array([[0.3, -0.9, 1.4], [1.2, 0.4, -0.5]])  # of three answers; the first solves the problem
 PI = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
