@@ -11,13 +11,14 @@ import logging
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import CONFIG, InputError
-from isocompute_jax.records.identity import differences
+from isocompute_jax.records.identity import IDENTITY, differences, identity
 
 LOG = logging.getLogger(__name__)
 
@@ -36,9 +37,11 @@ class Origin:
     """The checkpoint that a run begins from."""
 
     run: pathlib.Path
+    written: Mapping[str, Any]  # that run's config.json
     checkpoint: pathlib.Path
     step: int
     compute: int
+    changed: tuple[str, ...]  # what differs from that run's config, replicates included
 
 
 def origin_of(config: RunConfig) -> Origin:
@@ -51,7 +54,7 @@ def origin_of(config: RunConfig) -> Origin:
     text = config.fork
     name, at, last = text.rpartition("@")
     run, step = (pathlib.Path(name), int(last)) if at and last.isdigit() else (pathlib.Path(text), None)
-    theirs = run_files.read_run(run).config.get("config", {})
+    written = run_files.read_run(run).config
     directory = run / run_files.CHECKPOINTS
     found = {}
     for number in sorted(checkpoint.names(directory)):
@@ -69,38 +72,40 @@ def origin_of(config: RunConfig) -> Origin:
             f"config.fork = {text!r} has spent {compute:,} rollouts at step {step}, and {CONFIG.max_compute} = "
             f"{config.max_compute:,}: a fork's compute counts from the beginning of the run it comes from; raise it"
         )
-    changed = differences(config, theirs)
+    changed = differences(config, written.get("config", {}))
     for field, why in KEPT:
         for difference in changed:
             if difference.startswith(f"config.{field}"):
                 raise InputError(f"{difference}: a fork has this in common with the run it begins from, because {why}")
-    return Origin(run, path, step, compute)
+    return Origin(
+        run, written, path, step, compute, tuple(text for text in changed if not text.startswith("config.fork"))
+    )
 
 
-def ancestry(config: RunConfig) -> dict[str, Any]:
-    """What config.json says of where a fork comes from; empty for a run that begins by itself.
+def ancestry(origin: Origin) -> dict[str, Any]:
+    """What config.json says of where a fork comes from."""
+    found = {"run": str(origin.run), "step": origin.step, "compute": origin.compute, "changed": list(origin.changed)}
+    return found | ({"fork": origin.written["fork"]} if "fork" in origin.written else {})
 
-    Raises:
-      InputError: as `origin_of` does.
+
+def identity_of_fork(config: RunConfig, origin: Origin) -> dict[str, Any]:
+    """The fork's identity, equal for forks whose ancestors repeat one configuration, as those of several seeds do.
+
+    In place of the directory stand the step, and the fields that the ancestor had otherwise.
     """
-    if not config.fork:
-        return {}
-    origin = origin_of(config)
-    parent = run_files.read_run(origin.run).config
-    changed = [text for text in differences(config, parent.get("config", {})) if not text.startswith("config.fork")]
-    found = {"run": str(origin.run), "step": origin.step, "compute": origin.compute, "changed": changed}
-    return {"fork": found | ({"fork": parent["fork"]} if "fork" in parent else {})}
+    ours, theirs = identity(config) | {"fork": ""}, origin.written.get(IDENTITY, {})
+    if not theirs:  # of a release that did not write it
+        return identity(config)
+    other = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name, "") != theirs.get(name, "")]
+    text = ", ".join(f"{name} {theirs.get(name, 'as by default')}" for name in other)
+    return ours | {"fork": f"step {origin.step}" + (f" of {text}" if text else "")}
 
 
-def begin(path: pathlib.Path, config: RunConfig) -> None:
-    """Puts what the run comes from into its directory, unless it has a checkpoint; the checkpoint comes last.
+def begin(path: pathlib.Path, origin: Origin) -> None:
+    """Puts what a run comes from into its directory; the checkpoint comes last.
 
     A process that is killed meanwhile leaves a directory in which the same command does all of it again.
     """
-    target = path / run_files.CHECKPOINTS
-    if not config.fork or target.exists():
-        return
-    origin = origin_of(config)
     for name in LOGS:
         if (origin.run / name).exists():
             shutil.copy(origin.run / name, path / name)
@@ -108,5 +113,5 @@ def begin(path: pathlib.Path, config: RunConfig) -> None:
     temporary = pathlib.Path(tempfile.mkdtemp(dir=path, prefix=f".{run_files.CHECKPOINTS}."))
     shutil.copytree(origin.checkpoint, temporary / origin.checkpoint.name)
     temporary.chmod(0o755)
-    temporary.rename(target)
+    temporary.rename(path / run_files.CHECKPOINTS)
     LOG.info("%s begins from step %d of %s, after %d rollouts", path, origin.step, origin.run, origin.compute)

@@ -122,11 +122,14 @@ def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock
             f"--workdir={path} cannot be written ({error.strerror}): choose another --workdir, or make room there"
         ) from error
     new = not (path / run_files.CONFIG).exists()
+    begun = (path / run_files.CHECKPOINTS).exists()
+    origin = fork.origin_of(config) if config.fork and (new or not begun) else None
     if new:
-        write_config(path, config, facts)
+        write_config(path, config, facts, origin)
     else:
         check_same_run(path, config)
-    fork.begin(path, config)
+    if origin is not None and not begun:
+        fork.begin(path, origin)
     return new
 
 
@@ -142,14 +145,16 @@ def _check_seen(path: pathlib.Path) -> None:
         time.sleep(SEEN_S / 50)
 
 
-def write_config(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts) -> None:
-    """Writes config.json: what repeats the run, and what it is compared by."""
+def write_config(
+    path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, origin: fork.Origin | None = None
+) -> None:
+    """Writes config.json: what repeats the run, what it is compared by, and of a fork its origin."""
     content = {
         **dataclasses.asdict(facts),
         **({run_files.SCHEDULE: text} if (text := schedule_text(config)) else {}),
-        **fork.ancestry(config),
+        **({"fork": fork.ancestry(origin)} if origin else {}),
         "config": dataclasses.asdict(config),
-        IDENTITY: identity(config),
+        IDENTITY: fork.identity_of_fork(config, origin) if origin else identity(config),
         "versions": versions(),
         "commit": commit(),
         "devices": [str(device) for device in jax.devices()],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from isocompute_jax.allocation.auto import Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig
+from isocompute_jax.experiment.fork import Origin, identity_of_fork
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.identity import identity
 from tests.experiment import builders
 
 SCHEDULE = ScheduleConfig("4@0,8@128,16@500", problems_per_batch="4@0,2@300", rate="cosine")
@@ -103,6 +106,27 @@ def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference,
     assert written["schedule"] == "fork"
     assert written["fork"]["step"] == len(parent) and written["fork"]["compute"] == parent[-1]["compute"]
     assert any(text.startswith("config.group_size: 4 there, 8 here") for text in written["fork"]["changed"])
+
+
+def test_forks_of_several_seeds_are_one_configuration(base_run):
+    def identified(step=8, seed=0, fork="", **ancestor):
+        parent = dataclasses.replace(base_run, seed=seed, **ancestor)
+        written = {"identity": identity(parent) | ({"fork": fork} if fork else {})}
+        path = pathlib.Path(f"seed={seed}")
+        config = dataclasses.replace(base_run, seed=seed, group_size=8, fork=f"{path}@{step}")
+        return identity_of_fork(config, Origin(path, written, path, step, 64 * step, ()))
+
+    found = identified()
+    assert found["fork"] == "step 8 of group_size 16"
+    assert identified(seed=1) == found
+    others = [{"step": 9}, {"group_size": 4}, {"problems_per_batch": 2}, {"fork": "step 4"}]
+    texts = [identified(seed=1, **other)["fork"] for other in others]
+    assert texts == [
+        "step 9 of group_size 16",
+        "step 8 of group_size 4",
+        "step 8 of group_size 16, problems_per_batch 2",
+        "step 8 of fork step 4, group_size 16",
+    ]
 
 
 @pytest.mark.parametrize(
