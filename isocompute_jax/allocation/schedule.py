@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -130,7 +131,7 @@ class ScheduleConfig:
                     f" = {self.rate!r}: did you mean {nearest!r}? Known are {', '.join(SHAPES)}, and factors "
                     "as 1@0,0.3@8192",
                 )
-            parse_breakpoints(field_of(self, "rate"), self.rate, float, low=0.0)
+            assert self._rate_factors is not None  # read now, for its faults
         if not self.decay_share > 0:
             raise InputError(field_of(self, "decay_share"), f" = {self.decay_share} must be above 0")
 
@@ -161,25 +162,45 @@ class ScheduleConfig:
 
         `auto`, and what is open, has the given n from the start.
         """
-        n, problems = Breakpoints((0,), (group_size,)), Breakpoints((0,), (problems_per_batch,))
-        if self.kind == "breakpoints":
-            where = field_of(self, "group_size")
-            n = parse_breakpoints(where, self.group_size, int, low=2)
-            if max(n.values) > MOST_GROUP:
-                raise InputError(
-                    where,
-                    f": no memory holds a batch of groups of {max(n.values):,} rollouts; the largest that is taken is "
-                    f"{MOST_GROUP:,}",
-                )
-        if self.problems_per_batch:
-            problems = parse_breakpoints(field_of(self, "problems_per_batch"), self.problems_per_batch, int, low=1)
-        return Sizes(n, problems)
+        return Sizes(
+            self._group_sizes or Breakpoints((0,), (group_size,)),
+            self._problems or Breakpoints((0,), (problems_per_batch,)),
+        )
+
+    @functools.cached_property
+    def _group_sizes(self) -> Breakpoints[int] | None:
+        """The breakpoints of group_size; None where it has none."""
+        if self.kind != "breakpoints":
+            return None
+        where = field_of(self, "group_size")
+        n = parse_breakpoints(where, self.group_size, int, low=2)
+        if max(n.values) > MOST_GROUP:
+            raise InputError(
+                where,
+                f": no memory holds a batch of groups of {max(n.values):,} rollouts; the largest that is taken is "
+                f"{MOST_GROUP:,}",
+            )
+        return n
+
+    @functools.cached_property
+    def _problems(self) -> Breakpoints[int] | None:
+        """The same of problems_per_batch."""
+        if not self.problems_per_batch:
+            return None
+        return parse_breakpoints(field_of(self, "problems_per_batch"), self.problems_per_batch, int, low=1)
+
+    @functools.cached_property
+    def _rate_factors(self) -> Breakpoints[float] | None:
+        """The same of rate."""
+        if self.rate in SHAPES:
+            return None
+        return parse_breakpoints(field_of(self, "rate"), self.rate, float, low=0.0)
 
     def rate_factor(self, compute: int, max_compute: int) -> float:
         """What the learning rate is multiplied by once `compute` of `max_compute` rollouts are spent."""
+        if self._rate_factors is not None:
+            return self._rate_factors.at(compute)
         spent = min(compute / max_compute, 1.0)
-        if self.rate not in SHAPES:
-            return parse_breakpoints(field_of(self, "rate"), self.rate, float, low=0.0).at(compute)
         left = {
             "constant": 1.0,
             "cosine": (1 + math.cos(math.pi * spent)) / 2,
@@ -235,6 +256,13 @@ class Sizes:
             if steps:
                 compute += steps * size.rollouts
                 yield size, steps
+
+    def after(self, compute: int, max_compute: int) -> BatchSize | None:
+        """The size that comes after the one at `compute`; None where none does, or none of its steps can be paid."""
+        here, starts = self.at(compute), sorted({*self.group_size.starts, *self.problems_per_batch.starts})
+        later = ((start, self.at(start)) for start in starts if start > compute)
+        found = ((start, size) for start, size in later if size != here)
+        return next((size for start, size in found if start + size.rollouts <= max_compute), None)
 
     def unpaid(self, max_compute: int) -> list[BatchSize]:
         """The sizes that begin before the end of a run of so many rollouts and have no step in it."""
