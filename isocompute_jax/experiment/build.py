@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, model
@@ -42,7 +42,7 @@ MakeSampler = Callable[..., Sampler]
 class Programs:
     """The compiled functions of the learner."""
 
-    optimizer: Any  # what the state's moments belong to.
+    optimizer: optax.GradientTransformation  # what the state's moments belong to.
     shardings: TrainState | None  # where the state lives; None for one device.
     train_step: TrainStep  # one update; on an accelerator it reuses the old state's memory.
     scorer: Callable[[Params, Batch], jax.Array]  # (params, batch on the mesh) -> log-probabilities.
@@ -140,14 +140,7 @@ def build(
       RunError: another learner of this run is alive.
     """
     team = team or alone()
-    programs = make_programs(
-        inputs.model_config,
-        config.loss,
-        config.optimizer,
-        inputs.mesh,
-        temperature=config.temperature,
-        sampling_temperature=config.sampling.temperature,
-    )
+    programs = programs_of(config, inputs)
     placed = None if programs.shardings is None else programs.shardings.params
     params = model.load_params(config.model, inputs.model_config, shardings=placed)
     first = learner.init_state(params, programs.optimizer, programs.shardings)
@@ -171,16 +164,7 @@ def build(
         inputs=inputs,
         programs=programs,
         lay_outs=functools.cache(functools.partial(lay_out_of_size, config, inputs)),
-        lay_out_probes=make_lay_out(
-            config,
-            inputs.model_config,
-            min(config.agreement.problems, len(inputs.problems)),
-            config.agreement.samples,
-            inputs.mesh,
-            batches=1 + config.num_steps // max(config.check_every, 1),
-            what="the agreement check",
-            own_rows=False,
-        ),
+        lay_out_probes=lay_out_of_probes(config, inputs),
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
         grading=graders,
@@ -190,12 +174,13 @@ def build(
         trackers=make_trackers(config.track if team.leads else TrackConfig(), path),
         block=config.block,
     )
-    history = History.empty(len(inputs.problems))
-    controller = None
-    if config.schedule.kind == "auto":
-        controller = Controller(config.group_size, config.schedule.largest)
-    state = LoopState(first, inputs.stream.get_state(), history, entropy_coef=config.loss.entropy_coef)
-    return parts, dataclasses.replace(state, controller=controller)
+    return parts, LoopState(
+        first,
+        inputs.stream.get_state(),
+        History.empty(len(inputs.problems)),
+        entropy_coef=config.loss.entropy_coef,
+        controller=Controller(config.group_size, config.schedule.largest) if config.schedule.kind == "auto" else None,
+    )
 
 
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
@@ -224,8 +209,51 @@ def training_requests(
 
 def lay_out_of_size(config: RunConfig, inputs: Inputs, size: BatchSize) -> LayOut:
     """The layout of the updates on batches of a size."""
-    problems = size.problems if config.block else size.problems // config.recipe.minibatches
+    problems = config.of_size(size).problems_laid_out
     return make_lay_out(config, inputs.model_config, problems, size.group_size, inputs.mesh, block=config.block)
+
+
+def made_of(
+    model_config: ModelConfig, loss: LossConfig, optimizer: OptimizerConfig, mesh: Mesh | None
+) -> tuple[optax.GradientTransformation, TrainState | None, Callable[[float], Score]]:
+    """What the programs of a run are made of: the optimizer, where the state lives, temperature -> score function."""
+    transformation = learner.make_optimizer(optimizer)
+    shardings = None
+    if mesh is not None:
+        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
+
+    def score_at(temperature: float) -> Score:
+        return learner.make_score(
+            model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
+        )
+
+    return transformation, shardings, score_at
+
+
+def lay_out_of_probes(config: RunConfig, inputs: Inputs) -> LayOut:
+    """The layout of what agreement checks sample."""
+    return make_lay_out(
+        config,
+        inputs.model_config,
+        min(config.agreement.problems, len(inputs.problems)),
+        config.agreement.samples,
+        inputs.mesh,
+        batches=1 + config.num_steps // max(config.check_every, 1),
+        what="the agreement check",
+        own_rows=False,
+    )
+
+
+def programs_of(config: RunConfig, inputs: Inputs) -> Programs:
+    """The compiled functions of a run's learner."""
+    return make_programs(
+        inputs.model_config,
+        config.loss,
+        config.optimizer,
+        inputs.mesh,
+        temperature=config.temperature,
+        sampling_temperature=config.sampling.temperature,
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -244,16 +272,7 @@ def make_programs(
     `sampling_temperature` is the learner's unless given; `donate` (whether a step reuses the old state's memory) is
     left to the platform in training.
     """
-    transformation = learner.make_optimizer(optimizer)
-    shardings = None
-    if mesh is not None:
-        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-
-    def score_at(temperature: float) -> Score:
-        return learner.make_score(
-            model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
-        )
-
+    transformation, shardings, score_at = made_of(model_config, loss, optimizer, mesh)
     score = score_at(temperature)
     scorer = learner.make_scorer(score, mesh=mesh)
     apart = sampling_temperature not in (None, temperature)

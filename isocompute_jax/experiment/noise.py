@@ -17,11 +17,21 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import learner, sharding
-from isocompute_jax.experiment.build import Parts
+from isocompute_jax.allocation.schedule import BatchSize
+from isocompute_jax.experiment.build import Parts, made_of
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
-from isocompute_jax.learner import Credit, LossConfig, OptimizerConfig, TrainState, noise
+from isocompute_jax.learner import (
+    BatchShape,
+    Credit,
+    LossConfig,
+    OptimizerConfig,
+    PackShape,
+    TrainState,
+    TreeShape,
+    noise,
+)
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -66,9 +76,7 @@ def noise_columns(parts: Parts, state: TrainState, groups: Sequence[RolloutGroup
         credit = credit.padded(max(map(len, cells)))
         return programs.gradient(state.params, learner.place_batch(tokens, mesh), credit)
 
-    programs = make_programs(
-        parts.inputs.model_config, config.loss, config.optimizer, mesh, temperature=config.temperature
-    )
+    programs = programs_of(parts)
     parts.team.arrive()
     signal = np.any(credited.advantages != 0, axis=1).reshape(2, problems).any(axis=0)
     total, found = programs.zeros(state.params), []
@@ -99,6 +107,24 @@ def credit_of(config: RunConfig, halves: Sequence[RolloutGroup]) -> Credit:
     )
 
 
+def cell_shape(parts: Parts, size: BatchSize) -> tuple[int, BatchShape | PackShape | TreeShape] | None:
+    """Problems of the largest cell of a step of a size, and the shape of their halves; None where none is measured."""
+    config = parts.config
+    half = noise.half_of([size.group_size])
+    if size.problems < 2 or half < 2 or config.block:
+        return None
+    problems = -(-size.problems // min(size.problems, MOST_CELLS))
+    return problems, shape_of(config, parts.inputs.model_config, problems, half, parts.inputs.mesh, batches=1)
+
+
+def programs_of(parts: Parts) -> NoisePrograms:
+    """What the noise of a run is measured with."""
+    config, inputs = parts.config, parts.inputs
+    return make_programs(
+        inputs.model_config, config.loss, config.optimizer, inputs.mesh, temperature=config.temperature
+    )
+
+
 @functools.lru_cache(maxsize=16)
 def make_programs(
     model_config: ModelConfig,
@@ -109,15 +135,9 @@ def make_programs(
     temperature: float,
 ) -> NoisePrograms:
     """As `build.make_programs`, whose arguments these are."""
-    shardings = None
-    if mesh is not None:
-        transformation = learner.make_optimizer(optimizer)
-        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
-    score = learner.make_score(
-        model_config, temperature=temperature, chunk_tokens=loss.chunk_tokens, routing=loss.routing, mesh=mesh
-    )
+    _, shardings, score_at = made_of(model_config, loss, optimizer, mesh)
     return NoisePrograms(
         noise.make_zeros(shardings),
-        noise.make_gradient(score, loss, shardings=shardings),
+        noise.make_gradient(score_at(temperature), loss, shardings=shardings),
         noise.make_add_cell(optimizer, shardings=shardings),
     )
