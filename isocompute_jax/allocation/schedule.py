@@ -27,8 +27,6 @@ Kind = Literal["fixed", "breakpoints", "frontier", "theory", "auto"]
 WORDS: Mapping[str, Kind] = {"": "fixed", "theory": "theory", "auto": "auto"}
 PIECE = re.compile(r"([^@\s]+)@(\d+)")
 SHAPES = ("constant", "cosine", "linear", "wsd")
-MOST_GROUP = 2**16
-"""Largest group size that a schedule takes: a token apiece would be a batch of gigabytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +75,9 @@ def parse_breakpoints(where: Field, text: str, number: Callable[[str], Number], 
             raise InputError(
                 where, f" = {text!r} goes back in C, from {before} to {after}: give rising numbers of rollouts"
             )
-    if not all(value >= low and math.isfinite(value) for value in values):
-        raise InputError(where, f" = {text!r}: every value must be at least {low:g}")
+    for value in values:
+        if not low <= value < math.inf:
+            raise InputError(where, f" = {text!r}: {value:g} must be at least {low:g}")
     return Breakpoints(starts, values)
 
 
@@ -172,15 +171,7 @@ class ScheduleConfig:
         """The breakpoints of group_size; None where it has none."""
         if self.kind != "breakpoints":
             return None
-        where = field_of(self, "group_size")
-        n = parse_breakpoints(where, self.group_size, int, low=2)
-        if max(n.values) > MOST_GROUP:
-            raise InputError(
-                where,
-                f": no memory holds a batch of groups of {max(n.values):,} rollouts; the largest that is taken is "
-                f"{MOST_GROUP:,}",
-            )
-        return n
+        return parse_breakpoints(field_of(self, "group_size"), self.group_size, int, low=2)
 
     @functools.cached_property
     def _problems(self) -> Breakpoints[int] | None:
@@ -257,10 +248,10 @@ class Sizes:
                 compute += steps * size.rollouts
                 yield size, steps
 
-    def after(self, compute: int, max_compute: int) -> BatchSize | None:
-        """The size that comes after the one at `compute`; None where none does, or none of its steps can be paid."""
-        here, starts = self.at(compute), sorted({*self.group_size.starts, *self.problems_per_batch.starts})
-        later = ((start, self.at(start)) for start in starts if start > compute)
+    def after(self, compute: int, max_compute: int, group_size: int = 0) -> BatchSize | None:
+        """The size that comes after that of `at`; None where none does, or none of its steps can be paid."""
+        here, starts = self.at(compute, group_size), sorted({*self.group_size.starts, *self.problems_per_batch.starts})
+        later = ((start, self.at(start, group_size)) for start in starts if start > compute)
         found = ((start, size) for start, size in later if size != here)
         return next((size for start, size in found if start + size.rollouts <= max_compute), None)
 
@@ -294,6 +285,10 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
     except FileNotFoundError:
         raise InputError(
             where, f": {path} does not exist; `python -m isocompute_jax.fit` writes a summary.json"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            where, f": {path} cannot be read ({error.strerror}): give the summary.json of a fit, frontier:FILE"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(where, f": {path} is no summary.json of a fit with a frontier ({error!r})") from error

@@ -19,6 +19,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.devices import cores_for
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
+from isocompute_jax.experiment.memory import check_batches
 from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.samplers import device_of, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
@@ -80,6 +81,7 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     stream = ProblemStream(train, config.curriculum, problems_per_batch=config.problems_per_batch, seed=config.seed)
     mesh = make_mesh(config, processes=processes)
     check_attention(model_config, mesh)
+    check_batches(config, model_config, mesh, device_of(mesh))
     if not config.service.remote:  # has this process room to sample?
         rollouts_per_dispatch(config, model_config, mesh, device_of(mesh))
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)

@@ -108,6 +108,17 @@ class BatchShape:
         """Tokens of completions of a micro-batch."""
         return self.rows * self.rollouts * self.tokens
 
+    @property
+    def least_bytes(self) -> int:
+        """Of the arrays of a batch."""
+        experts = 2 * self.routing[0] * self.routing[1] if self.routing else 0
+        row = self.rollouts * (self.tokens * (9 + experts) + 4) + self.prompt * (5 + experts)
+        return self.microbatches * self.rows * row
+
+    def blanks(self) -> list[TokenBatch]:
+        """A batch of padding alone, of the one size that batches come in."""
+        return [self.lay_out([])]
+
     def lay_out(
         self,
         groups: Sequence[RolloutGroup],

@@ -130,6 +130,21 @@ class PackShape:
         """
         return tuple(sorted({-(-self.microbatches // 2**i) for i in range(self.most_sizes)}))
 
+    @property
+    def least_bytes(self) -> int:
+        """Of the arrays of the smallest batch."""
+        experts = 2 * self.routing[0] * self.routing[1] if self.routing else 0
+        return min(self.sizes) * self.rows * self.row_tokens * (17 + experts)
+
+    def blanks(self) -> list[PackedBatch]:
+        """Batches of padding alone, one of each size that batches come in, the largest first."""
+        sizes = reversed(self.sizes)
+        return [self._folded(_empty(size * self.rows, self.row_tokens, self.routing), size, 0) for size in sizes]
+
+    def _folded(self, arrays: dict[str, np.ndarray], size: int, microbatches: int) -> PackedBatch:
+        folded: dict[str, Any] = {name: x.reshape(size, self.rows, *x.shape[1:]) for name, x in arrays.items()}
+        return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
+
     def lay_out(
         self,
         groups: Sequence[RolloutGroup],
@@ -171,8 +186,7 @@ class PackShape:
                 if own is None or own[row % self.rows]:
                     _fill(batch, row, start, sequences[member])
                 start += sequences[member].length
-        folded: dict[str, Any] = {name: x.reshape(size, self.rows, *x.shape[1:]) for name, x in batch.items()}
-        return PackedBatch(num_microbatches=np.int32(microbatches), **folded)
+        return self._folded(batch, size, microbatches)
 
 
 def pack_shape(

@@ -130,6 +130,16 @@ class TreeShape:
         computed = [-(-rows // size) * size for size in self.sizes]
         return next(size for size, taken in zip(self.sizes, computed, strict=True) if taken * 8 <= min(computed) * 9)
 
+    @property
+    def least_bytes(self) -> int:
+        """Of the arrays of a batch, of whatever size."""
+        row = 12 * self.nodes + 8 * self.edges + self.rollouts * (13 * self.tokens + 4)
+        return self.microbatches * self.rows * row
+
+    def blanks(self) -> list[TreeBatch]:
+        """Batches of padding alone, one of each size that batches come in, the largest first."""
+        return [_folded(_empty(self), self, size, 0) for size in self.sizes]
+
     def lay_out(
         self,
         groups: Sequence[RolloutGroup],
@@ -153,7 +163,7 @@ class TreeShape:
         total = self.microbatches * self.rows
         if rows > total:
             raise ValueError(f"{len(places.row)} rollouts take {rows} rows, and {self} has {total}")
-        return _folded(_arrays(rollouts, places, self), self, rows)
+        return _folded(_arrays(rollouts, places, self), self, self.size_for(rows), rows)
 
 
 def tree_shape(
@@ -199,9 +209,8 @@ def tree_shape(
     return TreeShape(-(-most_rows // rows), rows, row_nodes, rollouts, max_tokens, batch_shards, most_sizes)
 
 
-def _folded(arrays: dict[str, np.ndarray], shape: TreeShape, rows: int) -> TreeBatch:
-    """The first `rows` rows in as many micro-batches as they need, of the size that suits them."""
-    size = shape.size_for(rows)
+def _folded(arrays: dict[str, np.ndarray], shape: TreeShape, size: int, rows: int) -> TreeBatch:
+    """The first `rows` rows in as many micro-batches of `size` rows as they need."""
     folds = shape.microbatches * shape.rows // size
     folded: dict[str, Any] = {name: x.reshape(folds, size, *x.shape[1:]) for name, x in arrays.items()}
     return TreeBatch(num_microbatches=np.int32(-(-rows // size)), **folded)

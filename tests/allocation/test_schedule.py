@@ -70,14 +70,13 @@ def test_wsd_falls_over_its_share():
     [
         ("group_size", "4@0,8@100,16@50", "group_size = '4@0,8@100,16@50' goes back in C, from 100 to 50"),
         ("group_size", "4@0,8@0", "goes back in C, from 0 to 0"),
-        ("group_size", "1@0,8@100", "every value must be at least 2"),
+        ("group_size", "1@0,8@100", "group_size = '1@0,8@100': 1 must be at least 2"),
         ("group_size", "8@10", "begins at 10 rollouts: say what holds from 0 on"),
         ("group_size", "8, 16@10", "no list of VALUE@COMPUTE"),
         ("group_size", "4.5@0", "no list of VALUE@COMPUTE"),
-        ("group_size", f"8@0,{2**20}@10", "no memory holds a batch of groups of 1,048,576 rollouts"),
-        ("problems_per_batch", "0@0", "every value must be at least 1"),
+        ("problems_per_batch", "0@0", "0 must be at least 1"),
         ("rate", "cosin", "did you mean 'cosine'"),
-        ("rate", "1@0,nan@8", "every value must be at least 0"),
+        ("rate", "1@0,nan@8", "nan must be at least 0"),
         ("decay_share", 0.0, "must be above 0"),
     ],
 )
@@ -106,6 +105,8 @@ def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
     assert found.text == "4@0,8@200"
     with pytest.raises(InputError, match=r"of runs with 64 training problems, and this run has 65"):
         optimal_group_sizes(tmp_path / "summary.json", where, problem_set_size=65)
+    with pytest.raises(InputError, match=r"cannot be read .*: give the summary\.json of a fit"):
+        optimal_group_sizes("", where, problem_set_size=65)
     with pytest.raises(InputError, match="does not exist"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
     (tmp_path / "other.json").write_text("[]")
