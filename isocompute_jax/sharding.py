@@ -101,6 +101,17 @@ def placed(x: Any, where: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(np.shape(x), where, lambda index: np.asarray(x)[index])
 
 
+def abstract(tree: Any) -> Any:
+    """Shapes and dtypes of arrays, and of those that were put somewhere where: a program is compiled for no more."""
+
+    def of(x: Any) -> Any:
+        if not isinstance(x, jax.Array):
+            return x
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding if x.committed else None)
+
+    return jax.tree.map(of, tree)
+
+
 def to_host(tree: Any) -> Any:
     """Arrays on the host, whole, though other processes hold parts of them: then all of them must ask for it."""
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from isocompute_jax import learner
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.experiment import build, checkpoints, evaluation, samplers, schedules, tracking, workdir
+from isocompute_jax.experiment import build, checkpoints, evaluation, memory, samplers, schedules, tracking, workdir
+from isocompute_jax.experiment.ahead import Ahead, compiles_ahead, next_size
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
 from isocompute_jax.experiment.inputs import introduce, read_inputs
@@ -108,20 +109,21 @@ def train(
             contextlib.closing(parts.pipeline),
             contextlib.closing(parts.sampler),
             contextlib.closing(parts.trackers),
+            contextlib.closing(Ahead(compiles_ahead(parts))) as ahead,
             contextlib.closing(Profiler(profile, path, team.index if team.count > 1 else None)) as profiler,
             progress(path.name, total, silent=not team.leads) as report,
             interrupt,
             parts.checkpointer,
         ):
             state = dataclasses.replace(checkpoints.resume(parts, state), clock=began)
-            state = walk(parts, state, report, profiler)
+            state = walk(parts, state, report, profiler, ahead)
             checkpoints.finish(parts, state)
             LOG.info(
                 "%s: done, %d steps and %d rollouts; the model is in model/", path, state.step, state.ledger.compute
             )
 
 
-def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> LoopState:
+def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler, ahead: Ahead) -> LoopState:
     """The steps of a run, and what lies between them; returns the last state.
 
     Raises as `train` does, after a checkpoint.
@@ -134,8 +136,11 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
             if state.between_phases and parts.team.broadcast(lambda: parts.team.flagged):
                 checkpoints.save(parts, state)
                 raise KeyboardInterrupt
-            with profiler.step(state.step + 1):
+            size = next_size(parts, state)
+            ahead.wait(size)
+            with profiler.step(state.step + 1), memory.named(parts.config, parts.path, state.step + 1, size):
                 state = step(parts, state)
+            ahead.follow(parts, state)
             state = evaluation.check_if_due(parts, state)
             state = evaluation.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
@@ -151,7 +156,7 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler) -> 
             )
         if state.evaluated != state.step:  # at the end, wherever that is, unless the log has it
             state = evaluation.evaluate(parts, state)
-    except workdir.Diverged:
+    except (workdir.Diverged, memory.OutOfMemory):
         raise
     except (InputError, RunError, Interrupted) as error:  # of a service that is gone, or that refuses what it gets
         # Bad input that shows before anything was logged leaves no run behind that the corrected command would meet.

@@ -159,7 +159,10 @@ def relay(parts: Parts, tokens: Batch, first: Sequence[Batch]) -> Batch:
         return tokens
     parts.team.arrive()
     old = [sharding.to_host(batch.old_logprobs) for batch in first if batch.old_logprobs is not None]
-    return dataclasses.replace(tokens, old_logprobs=moved(first, old, tokens))
+    found = moved(first, old, tokens)
+    if parts.inputs.mesh is None:  # where those of the first epoch lie: it is their program then
+        found = jax.device_put(found, jax.local_devices()[0])
+    return dataclasses.replace(tokens, old_logprobs=found)
 
 
 def reward_penalties(

@@ -149,18 +149,20 @@ class InProcessSampler:
         self, unit: Unit, temperature: float, top_p: float, max_tokens: int, stop_tokens: tuple[int, ...]
     ) -> Samples:
         """What is drawn of a unit, on the host; see `sample_unit`."""
-        samples = sample_unit(
-            self._params,
-            self._placed(unit),
-            np.float32(temperature),
-            np.float32(top_p),
-            config=self._config,
-            max_tokens=max_tokens,
-            stop_tokens=stop_tokens,
-            routing=self._routing,
-            mesh=self._mesh,
-        )
-        return sharding.to_host(samples)
+        args = self._params, self._placed(unit), np.float32(temperature), np.float32(top_p)
+        return sharding.to_host(sample_unit(*args, **self._static(max_tokens, stop_tokens)))
+
+    def _static(self, max_tokens: int, stop_tokens: tuple[int, ...]) -> dict[str, Any]:
+        """What is fixed in a compiled unit."""
+        fixed = {"config": self._config, "routing": self._routing, "mesh": self._mesh}
+        return {**fixed, "max_tokens": max_tokens, "stop_tokens": stop_tokens}
+
+    def compile(self, requests: Sequence[SampleRequest]) -> None:
+        """As in `protocol.Compiles`; requests of one kind, with groups of one size or of one step."""
+        first, params = requests[0], requests[0].params
+        unit = self._placed(self.make_unit([(first, 0)], self._shape(requests)))
+        args = sharding.abstract(self._params), unit, np.float32(params.temperature), np.float32(params.top_p)
+        sample_unit.lower(*args, **self._static(params.max_tokens, first.stop_tokens)).compile()
 
     def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from isocompute_jax.model import Params
 from isocompute_jax.records.requests import SampleRequest
@@ -62,4 +62,13 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Gives back what it holds; groups not yet yielded are lost."""
+        ...
+
+
+@runtime_checkable
+class Compiles(Protocol):
+    """A sampler whose programs depend on what is asked for at once."""
+
+    def compile(self, requests: Sequence[SampleRequest]) -> None:
+        """Compiles what such requests take if they are submitted together; from any thread. Nothing is sampled."""
         ...

@@ -26,7 +26,7 @@ from isocompute_jax.model import Params
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling.protocol import TRAIN, Sampler
+from isocompute_jax.sampling.protocol import TRAIN, Compiles, Sampler
 
 WAKE_S = 1.0
 """Who waits for groups that are continued in the background never waits longer at a time, so that signals are seen."""
@@ -149,6 +149,11 @@ class TurnSampler:
     def update_weights(self, params: Params, *, version: int) -> None:
         """As the sampler's; turns that are asked for later are drawn with these weights."""
         self._sampler.update_weights(params, version=version)
+
+    def compile(self, requests: Sequence[SampleRequest]) -> None:
+        """As the sampler's, where it does, of first turns; how many rollouts are continued is not known."""
+        if isinstance(self._sampler, Compiles):
+            self._sampler.compile([self._policy.first_turn(request) for request in requests])
 
     def close(self) -> None:
         """As the sampler's."""

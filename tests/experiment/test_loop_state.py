@@ -10,6 +10,7 @@ import pytest
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import override
 from isocompute_jax.experiment.loop_state import Ledger, LoopState, from_checkpoint
+from isocompute_jax.experiment.memory import OutOfMemory
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.records import run_files
 from tests.experiment import builders
@@ -109,7 +110,7 @@ def test_a_run_that_dies_pays_for_what_it_does_again(base_run, tmp_path):
     def die():
         raise MemoryError("the host has none left")
 
-    with builders.before_step(5, die), pytest.raises(MemoryError):
+    with builders.before_step(5, die), pytest.raises(OutOfMemory, match="step 5, of 4 x 16 rollouts"):
         loop.train(config, tmp_path / "run")
     logs = [run_files.read_lines(tmp_path / "run" / name) for name in (run_files.METRICS, run_files.EVAL)]
     assert len(logs[0]) == 4

@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, RunConfig, TrackConfig
 from isocompute_jax.learner import OptimizerConfig
@@ -96,6 +97,16 @@ def undisturbed(two, keeping, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
     two.finish(keeping, workdir)
     return workdir
+
+
+def test_programs_compiled_ahead_change_no_bit(two, run, tmp_path):
+    """In one of them alone too: nothing that is compiled waits for another process."""
+    schedule = ScheduleConfig("4@0,8@128,16@384")
+    config = builders.write_config(tmp_path / "config.json", dataclasses.replace(run, schedule=schedule))
+    two.finish(config, tmp_path / "without")
+    for name, processes_that_do in (("both", (0, 1)), ("one", (1,))):
+        two.finish(config, tmp_path / name, own={index: ["--ahead"] for index in processes_that_do})
+        builders.assert_same_run(tmp_path / name, tmp_path / "without")
 
 
 def assert_exported(workdir, other):
