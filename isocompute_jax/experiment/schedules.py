@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import pathlib
 
 from isocompute_jax.allocation.schedule import Breakpoints, from_leaders, optimal_group_sizes
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.inputs import Inputs
+from isocompute_jax.experiment.inputs import Inputs, load_problems
+from isocompute_jax.experiment.memory import check_batches
 from isocompute_jax.experiment.problem_stream import rates_of
+from isocompute_jax.experiment.samplers import device_of
+from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.identity import identity
 
@@ -31,9 +36,44 @@ def settled(config: RunConfig, inputs: Inputs) -> RunConfig:
     if text == "theory":
         found = predicted(config, inputs)
     else:
-        found = optimal_group_sizes(text.partition(":")[2], FIELD, problem_set_size=len(inputs.problems))
+        path = text.partition(":")[2]
+        found = optimal_group_sizes(path, FIELD, problem_set_size=len(inputs.problems))
+        check_problems(path, config, inputs)
     LOG.info("config.schedule.group_size = %s: n is %s", text, found.text)
-    return dataclasses.replace(config, schedule=config.schedule.settled(found)).begun()
+    config = dataclasses.replace(config, schedule=config.schedule.settled(found)).begun()
+    check_batches(config, inputs.model_config, inputs.mesh, device_of(inputs.mesh))
+    return config
+
+
+def check_problems(path: str, config: RunConfig, inputs: Inputs) -> None:
+    """Holds a fit's runs to the problems of this one, as far as their directories and problem sets are still there.
+
+    Raises:
+      InputError: they trained on others.
+    """
+    runs = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["inputs"]
+    directories = {pathlib.Path(run["path"]).parent for run in runs if run.get("path")}
+    ours = {problem.prompt for problem in inputs.problems}
+    for train_set, size in sorted(filter(None, set(map(_trained_on, directories)))):
+        try:
+            theirs = load_problems(train_set, size, grader_name=config.reward.name_for)
+        except InputError:  # what cannot be read says nothing
+            continue
+        if {problem.prompt for problem in theirs} != ours:
+            raise InputError(
+                FIELD,
+                f": {path} is of runs on the problems of {train_set}, and this run has others: n*(C) depends on them; "
+                "fit a sweep on these problems",
+            )
+
+
+def _trained_on(directory: pathlib.Path) -> tuple[str, int] | None:
+    """The problem set of a run, and how many of it it took; None where that is not to be read, or a mixture."""
+    try:
+        fields = json.loads((directory / run_files.CONFIG).read_text(encoding="utf-8"))["config"]
+        return (fields["train_set"], int(fields["problem_set_size"])) if fields["train_set"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def predicted(config: RunConfig, inputs: Inputs) -> Breakpoints[int]:

@@ -141,13 +141,17 @@ def _interval(value: float, drawn: np.ndarray) -> Critical:
 def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig:
     """The run that is advised: it begins with theory's first n, and decides by itself when n grows.
 
+    Where it may not, because its problems come in an order, it has the n that theory has at the end.
+
     Args:
       config: with its rate and budget.
       expected: what theory says of it.
       validation: file of held-out problems.
     """
-    n = expected.sizes.at(0)
-    schedule = dataclasses.replace(config.schedule, group_size="auto", largest=max(config.schedule.largest, n))
+    ordered, schedule = config.curriculum.order != "shuffled", config.schedule
+    n = expected.sizes.values[-1 if ordered else 0]
+    if not ordered:
+        schedule = dataclasses.replace(schedule, group_size="auto", largest=max(schedule.largest, n))
     evaluation = config.evaluation
     if not evaluation.sets:
         evaluation = dataclasses.replace(evaluation, sets={"validation": validation})
@@ -286,7 +290,10 @@ def _advice(found: Findings) -> Iterator[str]:
     config, curves = found.config, found.expected.curves
     reward, last = curves.records[:, -1], int(np.nanargmax(curves.records[:, -1]))
     yield "Advice"
-    yield f"  n          {config.group_size}, doubled when the run's own measurements say so (auto, docs/allocation.md)"
+    how = "fixed, as the problems come in an order"
+    if config.schedule.kind == "auto":
+        how = "doubled when the run's own measurements say so (auto, docs/allocation.md)"
+    yield f"  n          {config.group_size}, {how}"
     yield f"  problems   {config.problems_per_batch} a batch, of {found.problems}"
     optimizer = config.optimizer
     rule = (

@@ -120,7 +120,8 @@ def check_solved(measured: BaseRates) -> None:
         raise InputError(
             f"--problems: none of {problems} problems was solved in {samples} rollouts each: pass@1 is below "
             f"{3 / rollouts:.1g} (95%), and groups without a solution teach nothing. Bring easier problems, see that "
-            "the reward knows a right answer (train --show_prompts=3, and the completions), or teach the model first"
+            "the reward knows a right answer (train --show_prompts=3 shows what is asked, curate --keep_completions "
+            "what is answered), or teach the model first"
         )
     if measured.solved.min() == samples:
         raise InputError(

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import pathlib
+import shutil
 from collections.abc import Sequence
 
 from isocompute_jax import model
@@ -71,6 +72,15 @@ def run_pilot(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) ->
     """
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"--workdir={directory} is not empty: a pilot is not continued, choose another one")
+    try:
+        return _run(config, pilot, directory)
+    except InputError:  # leaves nothing that the corrected command would meet
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Findings:
+    """As `run_pilot`, in a directory that is empty."""
     least = LEAST_PROBLEMS * pilot.samples
     if pilot.most < least:
         raise InputError(

@@ -13,6 +13,8 @@ from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.fork import Origin, identity_of_fork
+from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.schedules import settled
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
@@ -151,6 +153,27 @@ def test_what_is_refused_leaves_no_run_behind(scheduled, reference, changes, say
     with pytest.raises(InputError, match=says):
         loop.train(dataclasses.replace(scheduled, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / run_files.CONFIG).exists()
+
+
+def test_a_frontier_of_other_problems_is_refused_where_that_is_to_be_seen(scheduled, reference, tmp_path):
+    """Their number is the same; the problems are not."""
+    content = {
+        "frontier": {"budgets": [{"compute": 100.0, "group_size": 4}, {"compute": 400.0, "group_size": 8}]},
+        "inputs": [{"problem_set_size": 16, "path": str(reference / run_files.EVAL)}],
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    config = dataclasses.replace(scheduled, schedule=ScheduleConfig(f"frontier:{tmp_path / 'summary.json'}"))
+    inputs = read_inputs(config.resolved())
+    assert settled(config, inputs).schedule.group_size == "4@0,8@200"
+    problems = tasks.read_problems(scheduled.train_set)
+    others = [dataclasses.replace(problem, prompt=problem.prompt.replace("+", "-")) for problem in problems]
+    tasks.write_problems(tmp_path / "others.jsonl", others)
+    config = dataclasses.replace(config, train_set=str(tmp_path / "others.jsonl"))
+    with pytest.raises(InputError, match=f"is of runs on the problems of {scheduled.train_set}, and this run has oth"):
+        settled(config, read_inputs(config.resolved()))
+    content["inputs"][0]["path"] = "gone/eval.jsonl"
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    assert settled(config, read_inputs(config.resolved())).schedule.group_size == "4@0,8@200"
 
 
 def test_theory_schedules_measured_problems(scheduled, tmp_path):

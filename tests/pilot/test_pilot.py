@@ -52,6 +52,7 @@ def test_problems_that_are_never_solved(tmp_path):
     config = dataclasses.replace(config, train_set=str(tmp_path / "never.jsonl"))
     with pytest.raises(InputError, match="none of 8 problems was solved in 4 rollouts each"):
         run_pilot(config, PilotConfig(budget=4096, rollouts=32, samples=4), tmp_path / "pilot")
+    assert not (tmp_path / "pilot").exists()
 
 
 @pytest.mark.parametrize(

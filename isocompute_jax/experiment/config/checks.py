@@ -150,6 +150,11 @@ def _auto_faults(config: RunConfig) -> Iterator[str]:
             "schedule.group_size = 'auto' decides on one half of the held-out problems, and config.evaluation.sets is "
             "empty: name a set (python -m isocompute_jax.split makes one), or give breakpoints"
         )
+    if config.curriculum.order != "shuffled":
+        yield (
+            "schedule.group_size = 'auto' holds training reward to that of the first steps, and config.curriculum.order"
+            f" = {config.curriculum.order!r} has other problems there: leave it shuffled, or give breakpoints"
+        )
     if config.group_size > config.schedule.largest:
         yield (
             f"schedule.largest = {config.schedule.largest} is below config.group_size = {config.group_size}, which "
