@@ -288,7 +288,7 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
         ) from None
     except OSError as error:
         raise InputError(
-            where, f": {path} cannot be read ({error.strerror}): give the summary.json of a fit, frontier:FILE"
+            where, f": {str(path)!r} cannot be read ({error.strerror}): give the summary.json of a fit, frontier:FILE"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(where, f": {path} is no summary.json of a fit with a frontier ({error!r})") from error

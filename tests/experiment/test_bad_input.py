@@ -93,6 +93,23 @@ def ends_with(capsys, base_run, tmp_path):
             "config.length.overlong_tokens = 3 is more than the limit of 2 tokens",
         ),
         ({"length__overlong": "all", "length__overlong_limit": 3}, "config.length.overlong_limit = 3, but completions"),
+        (
+            {"schedule__group_size": "4@0,8@512,16@256"},
+            "'4@0,8@512,16@256' goes back in C, from 512 to 256: give",
+        ),
+        ({"schedule__group_size": "1@0,8@512"}, "config.schedule.group_size = '1@0,8@512': 1 must be at least 2"),
+        ({"group_size": 2**33, "max_compute": 2**40}, "config.group_size = 8589934592: a step of 4 x 8,589,934,592 ro"),
+        ({"schedule__group_size": "frontier:no.json"}, "config.schedule.group_size: no.json does not exist; `python"),
+        ({"schedule__group_size": "frontier:"}, "config.schedule.group_size: '' cannot be read"),
+        (
+            {"schedule__group_size": "auto", "curriculum__order": "easy_to_hard"},
+            "config.curriculum.order = 'easy_to_hard' has other problems there: leave it shuffled",
+        ),
+        ({"schedule__group_size": "auto", "evaluation__sets": {}}, "and config.evaluation.sets is empty: name a set"),
+        (
+            {"schedule__per_problem": "knapsack", "curriculum__dynamic_sampling": True},
+            "a step that draws further problems has no fixed number of rollouts to deal; choose one of them",
+        ),
         ({"max_compute": 63}, "config.max_compute = 63 is less than one step of 4 x 16 rollouts"),
         ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
         ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
