@@ -135,12 +135,15 @@ def shared_of(batches: Sequence[ReadyBatch]) -> dict[str, Any]:
     """
     updates = [update for batch in batches for update in batch.updates]
     tokens = [tokens for tokens, _ in updates]
-    rewards = [group.rewards for batch in batches for group in batch.sampled.groups]
+    groups = [group for batch in batches for group in batch.sampled.groups]
+    # not those of rows: of padded and packed ones each process writes its own alone
+    drawn = [np.concatenate([completion.tokens for completion in group.completions]) for group in groups]
     return {
         "shapes": [[list(np.shape(x)) for x in jax.tree.leaves(batch)] for batch in tokens],
         "micro-batches": [int(batch.num_microbatches) for batch in tokens],
-        "rewards (checksum)": checksum(rewards),
-        "rows (checksum)": checksum([(x.tokens, x.mask, x.rollout) for x in tokens]),
+        "rewards (checksum)": checksum([group.rewards for group in groups]),
+        "tokens (checksum)": checksum(drawn),
+        "rows (checksum)": checksum([(x.mask, x.rollout) for x in tokens]),
         "advantages and weights (checksum)": checksum([credit for _, credit in updates]),
     }
 

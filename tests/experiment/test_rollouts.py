@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from isocompute_jax import learner
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.loop_state import ReadyBatch
 from isocompute_jax.experiment.pipeline import Sampled
@@ -266,9 +267,36 @@ def other_rewards(batch: ReadyBatch) -> None:
     rewards += np.float32(1)
 
 
+def other_tokens(batch: ReadyBatch) -> None:
+    batch.sampled.groups[0].completions[0].tokens[0] += 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_processes_that_write_rows_of_their_own_agree(packed):
+    """Each writes the tokens of its rows alone, and notes of the others whose they are."""
+    groups = make_groups()
+    longest = max(len(group.prompt_tokens) + len(c.tokens) for group in groups for c in group.completions)
+    sizes = {
+        "problems_per_batch": len(groups),
+        "group_size": max(len(group.completions) for group in groups),
+        "max_prompt_tokens": longest,
+        "max_tokens": longest,
+        "microbatch_tokens": 4 * longest,
+        "batch_shards": 2,
+    }
+    shape = learner.pack_shape(**sizes, row_tokens=2 * longest) if packed else learner.batch_shape(**sizes)
+    half = np.arange(shape.rows) < shape.rows // 2
+    laid_out = [shape.lay_out(groups, own=own) for own in (half, ~half)]
+    assert not np.array_equal(laid_out[0].tokens, laid_out[1].tokens)
+    batch = ready()
+    shared = [shared_of([dataclasses.replace(batch, updates=[(each, batch.updates[0][1])])]) for each in laid_out]
+    assert shared[0] == shared[1]
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
+        (other_tokens, "tokens (checksum)"),
         (other_advantages, "advantages and weights (checksum)"),
         (other_rows, "rows (checksum)"),
         (other_rewards, "rewards (checksum)"),
