@@ -3,13 +3,14 @@
 import concurrent.futures
 import dataclasses
 import functools
+import pathlib
 import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from isocompute_jax import learner
+from isocompute_jax import learner, tasks
 from isocompute_jax.allocation.policies import believe, deal
 from isocompute_jax.allocation.schedule import BatchSize, ScheduleConfig
 from isocompute_jax.experiment import loop
@@ -99,6 +100,44 @@ def test_interrupted_in_a_step_it_ends_with_the_same_bits(whole, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "curriculum"),
+    [
+        ("knapsack", {"retire_rate": 0.1, "retire_attempts": 8, "retire_for": "epoch"}),
+        ("until_signal", {"retire_rate": 0.1, "retire_attempts": 8}),
+        ("variance", {"order": "easy_to_hard", "pools": (0.5,), "stages": (0.5, 0.5)}),
+        ("hit", {"train_sets": {"a": "train.jsonl", "b": "validation.jsonl"}, "weighting": "adaptive"}),
+    ],
+    ids=["rests", "retires", "stages", "adaptive mixture"],
+)
+def test_policies_take_curricula_and_resume(base_run, policy, curriculum, tmp_path):
+    """Whatever is drawn, and however few are left: n rollouts of each problem on average, and all of them booked."""
+    folder = pathlib.Path(base_run.train_set).parent
+    for name in ("train.jsonl", "validation.jsonl"):
+        problems = tasks.read_problems(folder / name)
+        rated = [dataclasses.replace(problem, measured={"avg@16": i % 5 / 4}) for i, problem in enumerate(problems)]
+        tasks.write_problems(tmp_path / name, rated)
+    sets = {name: str(tmp_path / file) for name, file in curriculum.get("train_sets", {}).items()}
+    config = dealt(base_run, policy, curriculum=CurriculumConfig(**curriculum | ({"train_sets": sets} if sets else {})))
+    train_set = "" if sets else str(tmp_path / "train.jsonl")
+    config = dataclasses.replace(config, train_set=train_set, problems_per_batch=4, max_compute=32 * 10)
+    loop.train(config, tmp_path / "whole")
+    with builders.interrupted_in_step(4), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "halves")
+    loop.train(config, tmp_path / "halves")
+    builders.assert_same_run(tmp_path / "halves", tmp_path / "whole")
+    lines, kept = (builders.log_lines(tmp_path / "whole", name) for name in (run_files.METRICS, run_files.ROLLOUTS))
+    compute, unequal = 0, 0
+    for line, step in zip(lines, kept, strict=True):
+        counts = [len(group["rewards"]) for group in step["groups"]]
+        assert sum(counts) == 8 * len(counts) and min(counts) >= 2
+        compute += sum(counts)
+        assert line["compute"] == compute
+        unequal += len(set(counts)) > 1
+    assert unequal and ("retire_rate" not in curriculum or any(line["retired_problems"] for line in lines))
+
+
 def test_phases_deal_their_batches_together_and_resume(base_run, tmp_path):
     config = dealt(base_run, "until_signal", max_staleness=3, asynchrony="phases")
     loop.train(config, tmp_path / "whole")
