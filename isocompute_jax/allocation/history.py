@@ -40,8 +40,8 @@ SET = "validation"
 class Logs:
     """The lines of a run so far, in order of steps."""
 
-    metrics: list[Line]
-    evaluations: list[Line]
+    metrics: Sequence[Line]
+    evaluations: Sequence[Line]
 
 
 def step_line(*, step: int, compute: int, rewards: Rewards) -> dict[str, Any]:

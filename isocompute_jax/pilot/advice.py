@@ -283,6 +283,8 @@ def _range(size: Critical) -> str:
     def number(value: float) -> str:
         return "unseen" if value > UNSEEN else f"{max(value, 0.0):.2g}"
 
+    if min(size.value, size.low) > UNSEEN:
+        return "unseen"
     return f"{number(size.value)} (95%: {number(size.low)} to {number(size.high)})"
 
 
