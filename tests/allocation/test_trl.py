@@ -236,7 +236,7 @@ def test_held_out_problems_stand_in_the_order_of_their_set(tmp_path):
 
 def auto_run(run, made, **changes):
     """Held-out reward that stays level: n doubles at the first evaluation with 32 steps, whenever C has doubled."""
-    how = {"max_steps": 140, "reward": lambda step, n: (0.01 * step, 0.5), **changes}
+    how = {"max_steps": 140, **changes}
     train_in_segments(makes(run, made, **how), "auto", workdir=run, group_size=2, largest=8)
 
 
@@ -281,7 +281,7 @@ def test_the_fit_reads_it_as_a_scheduled_run(tmp_path):
     ("schedule", "changes", "message"),
     [
         ("2@0,4@8,8@4", {}, "schedule = '2@0,4@8,8@4' goes back in C"),
-        ("1@0", {}, "schedule = '1@0': every value must be at least 2"),
+        ("1@0", {}, "schedule = '1@0': 1 must be at least 2"),
         ("theory", {}, "schedule = 'theory': give breakpoints such as 4@0,8@2048, or auto"),
         ("2@0", {"output_dir": "elsewhere"}, "output_dir is 'elsewhere'; set output_dir="),
         ("2@0", {"num_generations": 4}, r"make_trainer\(2\): num_generations is 4; set it to the n that is given"),
