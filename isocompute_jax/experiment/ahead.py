@@ -5,7 +5,8 @@ They are lowered from shapes alone, as the run will call them, so that `jax.jit`
 run, and no bit of the run depends on it. Shapes that depend on what is drawn are left to the step that meets them: the
 later rounds of dynamic sampling, and of policies that look at rewards, in powers of two.
 
-Of several processes each compiles the same programs in the same order, as at a switch; nothing travels between them.
+Not where several processes are one run: XLA shares the tuning of a GPU's kernels out among them, and each waits in its
+compiler for what the others found, so that a thread which one of them had ended would hold up all.
 """
 
 from __future__ import annotations
@@ -90,10 +91,10 @@ class Ahead:
 
 
 def compiles_ahead(parts: Parts) -> bool:
-    """Whether a run does: on accelerators, whose hosts have cores to spare."""
+    """Whether a run does: alone on accelerators, whose hosts have cores to spare."""
     mesh = parts.inputs.mesh
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-    return device.platform != "cpu"
+    return parts.team.count == 1 and device.platform != "cpu"
 
 
 def next_size(parts: Parts, state: LoopState) -> BatchSize:

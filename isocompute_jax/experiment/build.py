@@ -139,8 +139,7 @@ def build(
       InputError: the weights cannot be loaded, or a service refuses the run.
       RunError: another learner of this run is alive.
     """
-    team = team or alone()
-    programs = programs_of(config, inputs)
+    team, programs = team or alone(), programs_of(config, inputs)
     placed = None if programs.shardings is None else programs.shardings.params
     params = model.load_params(config.model, inputs.model_config, shardings=placed)
     first = learner.init_state(params, programs.optimizer, programs.shardings)

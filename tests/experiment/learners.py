@@ -26,10 +26,6 @@ if "--hangs" in sys.argv:  # its main thread, in the third step
     from isocompute_jax.experiment import loop
     made, make = [], loop.rollout_metrics  # between the meetings of a step and its update
     loop.rollout_metrics = lambda groups: make(groups) if made.append(1) or len(made) < 3 else threading.Event().wait()
-if "--ahead" in sys.argv:
-    sys.argv.remove("--ahead")
-    from isocompute_jax.experiment import loop
-    loop.compiles_ahead = lambda parts: True
 runpy.run_module("isocompute_jax.train", run_name="__main__")
 """
 Source = Literal["flags", "jobset", "tpu pod"]
@@ -68,7 +64,7 @@ class Learners:
     def running(
         self, config: pathlib.Path, workdir: pathlib.Path, *flags: str, own: dict[int, list[str]] | None = None
     ):
-        """Their mains, in order; killed at the end. `own` are flags of some of them alone, and what PROGRAM adds."""
+        """Their mains, in order; killed at the end. `own` are flags of some of them alone, or `--hangs`."""
         with contextlib.ExitStack() as stack:
             port, run = free_ports(2), []
             for index in range(self.count):
@@ -86,9 +82,9 @@ class Learners:
                 run.append(stack.enter_context(main))
             yield run
 
-    def finish(self, config: pathlib.Path, workdir: pathlib.Path, own: dict[int, list[str]] | None = None) -> None:
-        """Lets a run come to its end; `own` as of `running`."""
-        with self.running(config, workdir, own=own) as run:
+    def finish(self, config: pathlib.Path, workdir: pathlib.Path) -> None:
+        """Lets a run come to its end."""
+        with self.running(config, workdir) as run:
             codes = [process.wait() for process in run]
         assert codes == [0] * self.count, [log_of(workdir, index).read_text() for index in range(self.count)]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import types
+from typing import Any
 
 import jax
 import pytest
@@ -156,7 +157,8 @@ def test_a_run_that_ends_begins_no_further_program(following):
 )
 def test_the_sizes_that_may_come_next(base_run, schedule, compute, n, after):
     config = dataclasses.replace(base_run, schedule=schedule, max_compute=1536)
-    state = types.SimpleNamespace(
+    state: Any = types.SimpleNamespace(
         ledger=Ledger(compute=compute), controller=Controller(n, schedule.largest) if n else None, group_size=n
     )
-    assert ahead.sizes_after(types.SimpleNamespace(config=config), state) == after
+    parts: Any = types.SimpleNamespace(config=config)
+    assert ahead.sizes_after(parts, state) == after

@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from isocompute_jax.experiment import loop, memory
 from isocompute_jax.records.errors import InputError
 from tests.experiment import builders
 
-LENGTHS = {"max_prompt_tokens": 5, "max_tokens": 7, "microbatch_tokens": 64}
+LENGTHS: dict[str, Any] = {"max_prompt_tokens": 5, "max_tokens": 7, "microbatch_tokens": 64}
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,14 @@ def test_a_size_beyond_the_machine_is_refused(base_run, changes, says, monkeypat
     memory.check_batches(base_run.resolved(), builders.MODEL, None, None)
 
 
+def device_of(usable: float) -> Any:
+    return types.SimpleNamespace(usable=usable)
+
+
 def test_a_size_beyond_a_device_is_refused(base_run):
-    memory.check_batches(base_run.resolved(), builders.MODEL, None, types.SimpleNamespace(usable=GIB))
+    memory.check_batches(base_run.resolved(), builders.MODEL, None, device_of(GIB))
     with pytest.raises(InputError, match="GiB of each device before anything is computed"):
-        memory.check_batches(base_run.resolved(), builders.MODEL, None, types.SimpleNamespace(usable=1000.0))
+        memory.check_batches(base_run.resolved(), builders.MODEL, None, device_of(1000.0))
 
 
 def test_a_containers_limit_counts(tmp_path, monkeypatch):

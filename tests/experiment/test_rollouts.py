@@ -8,6 +8,7 @@ import dataclasses
 import queue
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,7 +277,7 @@ def test_processes_that_write_rows_of_their_own_agree(packed):
     """Each writes the tokens of its rows alone, and notes of the others whose they are."""
     groups = make_groups()
     longest = max(len(group.prompt_tokens) + len(c.tokens) for group in groups for c in group.completions)
-    sizes = {
+    sizes: dict[str, Any] = {
         "problems_per_batch": len(groups),
         "group_size": max(len(group.completions) for group in groups),
         "max_prompt_tokens": longest,

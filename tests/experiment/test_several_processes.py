@@ -11,7 +11,7 @@ import pytest
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import checkpoints, loop
-from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, RunConfig, TrackConfig
+from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, PackingConfig, RunConfig, TrackConfig
 from isocompute_jax.learner import OptimizerConfig
 from isocompute_jax.records import run_files
 from tests.experiment import builders
@@ -99,14 +99,18 @@ def undisturbed(two, keeping, tmp_path_factory):
     return workdir
 
 
-def test_programs_compiled_ahead_change_no_bit(two, run, tmp_path):
-    """In one of them alone too: nothing that is compiled waits for another process."""
-    schedule = ScheduleConfig("4@0,8@128,16@384")
-    config = builders.write_config(tmp_path / "config.json", dataclasses.replace(run, schedule=schedule))
-    two.finish(config, tmp_path / "without")
-    for name, processes_that_do in (("both", (0, 1)), ("one", (1,))):
-        two.finish(config, tmp_path / name, own={index: ["--ahead"] for index in processes_that_do})
-        builders.assert_same_run(tmp_path / name, tmp_path / "without")
+def test_rows_that_each_writes_for_itself_are_trained_on_over_switches(two, run, tmp_path):
+    """Of padded rows each process has only its own tokens; what the run finds is what one process finds."""
+    schedule, packing = ScheduleConfig("4@0,8@128"), PackingConfig(trees="off")
+    config = dataclasses.replace(run, schedule=schedule, packing=packing, max_compute=256, export_every=0)
+    two.finish(builders.write_config(tmp_path / "config.json", config), tmp_path / "two")
+    loop.train(config, tmp_path / "one")
+    ours, theirs = (builders.log_lines(tmp_path / name, run_files.METRICS) for name in ("two", "one"))
+    assert [line["group_size"] for line in ours] == [4] * 8 + [8] * 4
+    for name in INTEGERS:
+        assert [line[name] for line in ours] == [line[name] for line in theirs], name
+    for name in ("reward", "loss", "gradient_norm"):
+        assert [line[name] for line in ours] == pytest.approx([line[name] for line in theirs], rel=1e-3, abs=1e-6)
 
 
 def assert_exported(workdir, other):

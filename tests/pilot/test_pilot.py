@@ -1,15 +1,18 @@
 """The command, on a tiny random model; and its advice, trained on."""
 
 import dataclasses
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 
 from isocompute_jax import tasks
+from isocompute_jax.allocation.schedule import Breakpoints
 from isocompute_jax.command_line import load_config
-from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig
 from isocompute_jax.experiment.loop import train
-from isocompute_jax.pilot.advice import config_source, critical, screen
+from isocompute_jax.pilot.advice import advised, config_source, critical, screen
 from isocompute_jax.pilot.run import PilotConfig, run_pilot, usual_rates
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -91,6 +94,17 @@ def test_what_theory_cannot_answer_shows_before_anything_is_drawn(tmp_path):
     with pytest.raises(InputError, match="less than 16 steps of 4 problems with 8"):
         run_pilot(config, PilotConfig(budget=500, rollouts=128, problems_per_batch=4), tmp_path / "pilot")
     assert not (tmp_path / "pilot" / "measured").exists()
+
+
+def test_problems_in_an_order_are_advised_a_fixed_n():
+    expected: Any = types.SimpleNamespace(sizes=Breakpoints((0, 1000), (4, 16)))
+    config = RunConfig()
+    found = advised(config, expected, "held_out.jsonl")
+    assert (found.group_size, found.schedule.kind) == (4, "auto")
+    assert found.evaluation.sets == {"validation": "held_out.jsonl"}
+    ordered = dataclasses.replace(config, curriculum=CurriculumConfig(order="easy_to_hard"))
+    found = advised(ordered, expected, "held_out.jsonl")
+    assert (found.group_size, found.schedule.kind) == (16, "fixed")
 
 
 def test_a_config_file_says_the_config(tmp_path):
