@@ -66,14 +66,20 @@ class Trainer:
             getattr(callback, event)(self.args, self.state, self.control, **kwargs)
 
     def _evaluate(self):
+        for prefix in (
+            [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
+        ):
+            self._evaluate_set(prefix)
+
+    def _evaluate_set(self, prefix):
         self.model.training = False
         rewards = np.array(self._held_out(self.state.global_step))[[2, 0, 3, 1]]
         for half in np.split(rewards.ravel(), 2):  # two batches
             self._calculate_rewards(half)
         self.model.training = True
-        self._call("on_log", logs={"eval_loss": 0.0, "eval_reward": 0.1})
+        self._call("on_log", logs={f"{prefix}_loss": 0.0, f"{prefix}_reward": 0.1})
         self.control.should_evaluate = False
-        self._call("on_evaluate", metrics={"eval_reward": 0.1, "eval_runtime": 1.0})
+        self._call("on_evaluate", metrics={f"{prefix}_reward": 0.1, f"{prefix}_runtime": 1.0})
 
     def train(self, resume_from_checkpoint=None):
         args, begun = self.args, int((resume_from_checkpoint or "-0").rpartition("-")[2])
@@ -234,6 +240,23 @@ def test_held_out_problems_stand_in_the_order_of_their_set(tmp_path):
     assert line["solve_counts"] == [0.75] * 4 and line["avg@4"] == 0.1875 and "best@4" not in line
 
 
+def test_auto_reads_all_sets_of_an_evaluation_at_once(tmp_path):
+    """Two sets, level both: n doubles once they are both there, and not at each."""
+    run, made = tmp_path / "run", []
+    make = makes(run, made, max_steps=36)
+
+    def two_sets(n):
+        trainer = make(n)
+        trainer.eval_dataset = {"aime": HELD_OUT, "math_500": HELD_OUT}
+        return trainer
+
+    train_in_segments(two_sets, "auto", workdir=run, group_size=2, largest=8)
+    metrics, evaluations = logs_of(run)
+    assert [line["group_size"] for line in metrics] == [2] * 35 + [4]
+    assert [line["eval_set"] for line in evaluations[:4]] == ["aime", "math_500"] * 2
+    assert [line["step"] for line in evaluations] == [step for step in (*range(0, 36, 5), 36) for _ in range(2)]
+
+
 def auto_run(run, made, **changes):
     """Held-out reward that stays level: n doubles at the first evaluation with 32 steps, whenever C has doubled."""
     how = {"max_steps": 140, **changes}
@@ -332,8 +355,8 @@ def test_sizes_that_divide():
 
 
 REAL = """
-import json, sys
-import torch
+import functools, json, os, sys
+import torch, trl
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback, set_seed
@@ -363,12 +386,15 @@ class Restored(TrainerCallback):
                          lr_scheduler.last_epoch])
 
 
-def make(workdir, n, reward, **changes):
+def model_of():
     set_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(
+    return Qwen2ForCausalLM(Qwen2Config(
         vocab_size=12, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, pad_token_id=0, eos_token_id=1, bos_token_id=None,
     ))
+
+
+def make(workdir, n, reward, **changes):
 
     def noted(prompts, trainer_state, **kwargs):
         if trainer.model.training:
@@ -382,8 +408,8 @@ def make(workdir, n, reward, **changes):
         "save_strategy": "no", "disable_tqdm": True,
         **batch_arguments(n, problems_per_batch=2, most_per_device=4), **changes,
     })
-    trainer = GRPOTrainer(model=model, reward_funcs=noted, args=args, train_dataset=problems, eval_dataset=problems,
-                          processing_class=tokenizer, callbacks=[Restored()])
+    trainer = GRPOTrainer(model=model_of(), reward_funcs=noted, args=args, processing_class=tokenizer,
+                          train_dataset=problems, eval_dataset=problems, callbacks=[Restored()])
     return trainer
 
 
@@ -419,6 +445,15 @@ found["plain"] = list(drawn)
 never = lambda completions, **kwargs: [0.0] * len(completions)
 make_auto = lambda n: make("auto", n, never, max_steps=34, eval_steps=17)
 train_in_segments(make_auto, workdir="auto", group_size=2, largest=4)
+
+# The code of docs/other_trainers.md, on two steps of this model.
+page = open(sys.argv[1]).read()
+small = {"max_steps": 2, "max_completion_length": 2, "use_cpu": True, "bf16": False, "report_to": "none"}
+trl.GRPOConfig = lambda **given: GRPOConfig(**given | small | {"disable_tqdm": True})
+trl.GRPOTrainer = functools.partial(GRPOTrainer, processing_class=tokenizer)
+names = {"MODEL": model_of(), "reward": even, "problems": problems, "held_out": problems}
+exec(page.partition("```python excerpt")[2].partition("```")[0], names)
+found["page"] = [names["trainer"].state.global_step, os.path.exists("model/config.json")]
 json.dump(found, open("found.json", "w"))
 """
 
@@ -428,10 +463,11 @@ json.dump(found, open("found.json", "w"))
 def test_a_real_trainer_of_trl_changes_its_n(tmp_path):
     """Two switches in two and a half epochs of seven problems, killed at the first one too; then `auto`."""
     env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", REAL]
+    command = [sys.executable, "-c", REAL, str(mains.ROOT / "docs" / "other_trainers.md")]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
+    assert found["page"] == [2, True] and [line["step"] for line in logs_of(tmp_path / "runs" / "grows")[1]] == [0, 2]
     metrics, evaluations = logs_of(tmp_path / "whole")
     assert [line["group_size"] for line in metrics] == [2] * 2 + [4] * 4 + [8] * 4
     # All moments of the checkpoint are back, to the bit, and the learning rate goes on.
