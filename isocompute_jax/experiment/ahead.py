@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from isocompute_jax.experiment import noise
 from isocompute_jax.experiment.build import Parts, make_schedule, training_requests
 from isocompute_jax.experiment.layouts import shape_of
 from isocompute_jax.experiment.loop_state import LoopState
-from isocompute_jax.learner import Batch, Credit
+from isocompute_jax.learner import Batch, Credit, TrainState
 from isocompute_jax.learner.batches import batch_shardings
 from isocompute_jax.sampling.protocol import Compiles
 
@@ -66,7 +66,7 @@ class Ahead:
             return
         self._known.add(size)
         self._size = size
-        programs = list(programs_of(parts, state, size))
+        programs = programs_of(parts, sharding.abstract(state.learner), size)  # the next step takes the arrays' memory
         self._thread = threading.Thread(target=self._compile, args=(size, programs), name="ahead", daemon=True)
         self._thread.start()
 
@@ -76,18 +76,17 @@ class Ahead:
         if self._thread is not None:
             self._thread.join()
 
-    def _compile(self, size: BatchSize, programs: list[Compile]) -> None:
-        for compile_one in programs:
-            if self._closed.is_set():
-                return
-            try:
+    def _compile(self, size: BatchSize, programs: Iterable[Compile]) -> None:
+        try:
+            for compile_one in programs:
+                if self._closed.is_set():
+                    return
                 compile_one()
-            except Exception as error:  # whatever it is, the step that needs the program meets it, or does not
-                LOG.warning(
-                    "programs for steps of %d x %d rollouts were not compiled ahead, and are when they come: %r",
-                    *(size.problems, size.group_size, error),
-                )
-                return
+        except Exception as error:  # whatever it is, the step that needs the program meets it, or does not
+            LOG.warning(
+                "programs for steps of %d x %d rollouts were not compiled ahead, and are when they come: %r",
+                *(size.problems, size.group_size, error),
+            )
 
 
 def compiles_ahead(parts: Parts) -> bool:
@@ -115,8 +114,8 @@ def sizes_after(parts: Parts, state: LoopState) -> list[BatchSize]:
     return [size for size in found if size is not None]
 
 
-def programs_of(parts: Parts, state: LoopState, size: BatchSize) -> Iterator[Compile]:
-    """What compiles the programs of a size, in the order in which a step needs them."""
+def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[Compile]:
+    """What compiles the programs of a size, in the order in which a step needs them; `learner` is abstract."""
     config, inputs, mesh = parts.config, parts.inputs, parts.inputs.mesh
     if isinstance(parts.sampler, Compiles):
         requests = training_requests(config, inputs.prompts, inputs.problems[: size.problems], 0, size.group_size)
@@ -126,7 +125,7 @@ def programs_of(parts: Parts, state: LoopState, size: BatchSize) -> Iterator[Com
             requests[0] = dataclasses.replace(requests[0], group_size=rest)
         yield functools.partial(parts.sampler.compile, requests)
     yield lowered(make_schedule(config.optimizer, size.rollouts), 0)
-    learner, reference = sharding.abstract((state.learner, parts.reference_params))
+    reference = sharding.abstract(parts.reference_params) if config.loss.reads_reference else None
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)
     credit = blank_credit(*((size.rollouts,) if config.block else (size.problems, size.group_size)))
@@ -139,8 +138,7 @@ def programs_of(parts: Parts, state: LoopState, size: BatchSize) -> Iterator[Com
             tokens = placed(dataclasses.replace(blank, old_logprobs=old), mesh)
         yield lowered(
             parts.programs.train_step,
-            *(learner, tokens, credit, 0.0, reference if config.loss.reads_reference else None),
-            0.0 if config.loss.entropy_target else None,
+            *(learner, tokens, credit, 0.0, reference, 0.0 if config.loss.entropy_target else None),
         )
     measured = noise.cell_shape(parts, size) if config.schedule.noise_every else None
     if measured is not None:
@@ -162,10 +160,8 @@ def blank_credit(*shape: int) -> Credit:
 
 def placed(batch: Batch, mesh: Mesh | None) -> Batch:
     """The shapes of a batch and where `learner.place_batch` puts it."""
-    if mesh is None:
-        return batch
-    return jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
-        batch,
-        batch_shardings(batch, mesh),
-    )
+
+    def of(x: Any, where: Any = None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where or getattr(x, "sharding", None))
+
+    return jax.tree.map(of, batch, *([] if mesh is None else [batch_shardings(batch, mesh)]))

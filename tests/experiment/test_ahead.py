@@ -23,7 +23,7 @@ def compiled():
     """(step, thread) of each program that is compiled, one after the other."""
     found: list[tuple[int, str]] = []
 
-    def note(event: str, _: float, **__) -> None:
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
         if event == WRITTEN:
             found.append((STEP[0], threading.current_thread().name))
 
@@ -98,8 +98,8 @@ class Program:
 def following(monkeypatch):
     """An `Ahead`, what it compiles for 2 x 8 rollouts, and how to tell it that the next size is another."""
     programs = [Program(threading.Event()), Program(threading.Event())]
-    monkeypatch.setattr(ahead, "sizes_after", lambda parts, state: state)
-    monkeypatch.setattr(ahead, "programs_of", lambda parts, state, size: programs)
+    monkeypatch.setattr(ahead, "sizes_after", lambda parts, state: state.sizes)
+    monkeypatch.setattr(ahead, "programs_of", lambda parts, learner, size: programs)
     compiling = ahead.Ahead(True)
     yield compiling, programs
     for program in programs:
@@ -107,18 +107,22 @@ def following(monkeypatch):
     compiling.close()
 
 
+def comes(*sizes: BatchSize) -> Any:
+    return types.SimpleNamespace(learner=None, sizes=list(sizes))
+
+
 def test_each_size_is_begun_once_and_waited_for(following):
     compiling, programs = following
     size = BatchSize(2, 8)
     for _ in range(3):
-        compiling.follow(None, [size])
+        compiling.follow(None, comes(size))
     compiling.wait(BatchSize(2, 4))  # of another nothing is being compiled
     assert [program.done for program in programs] == [0, 0]
     for program in programs:
         program.may.set()
     compiling.wait(size)
-    compiling.follow(None, [size])
-    compiling.follow(None, [])
+    compiling.follow(None, comes(size))
+    compiling.follow(None, comes())
     assert [program.done for program in programs] == [1, 1]
 
 
@@ -126,7 +130,7 @@ def test_what_fails_ahead_is_said_and_left_to_the_switch(following, caplog):
     compiling, programs = following
     programs[0].fault = RuntimeError("no room")
     programs[0].may.set()
-    compiling.follow(None, [BatchSize(2, 8)])
+    compiling.follow(None, comes(BatchSize(2, 8)))
     compiling.wait(BatchSize(2, 8))
     [record] = caplog.records
     assert "steps of 2 x 8 rollouts were not compiled ahead" in record.message and "no room" in record.message
@@ -135,7 +139,7 @@ def test_what_fails_ahead_is_said_and_left_to_the_switch(following, caplog):
 
 def test_a_run_that_ends_begins_no_further_program(following):
     compiling, programs = following
-    compiling.follow(None, [BatchSize(2, 8)])
+    compiling.follow(None, comes(BatchSize(2, 8)))
     threading.Timer(0.1, programs[0].may.set).start()
     compiling.close()
     programs[1].may.set()

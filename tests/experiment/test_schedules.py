@@ -166,7 +166,7 @@ def test_a_frontier_of_other_problems_is_refused_where_that_is_to_be_seen(schedu
     inputs = read_inputs(config.resolved())
     assert settled(config, inputs).schedule.group_size == "4@0,8@200"
     problems = tasks.read_problems(scheduled.train_set)
-    others = [dataclasses.replace(problem, prompt=problem.prompt.replace("+", "-")) for problem in problems]
+    others = [dataclasses.replace(problem, prompt=str(problem.prompt).replace("+", "-")) for problem in problems]
     tasks.write_problems(tmp_path / "others.jsonl", others)
     config = dataclasses.replace(config, train_set=str(tmp_path / "others.jsonl"))
     with pytest.raises(InputError, match=f"is of runs on the problems of {scheduled.train_set}, and this run has oth"):
