@@ -5,7 +5,10 @@ import os
 import pathlib
 import time
 
+from isocompute_jax.records import run_files
 from tests import mains
+
+LOGS = (run_files.METRICS, run_files.EVAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +57,29 @@ def wait_for(main: mains.Main, condition) -> None:
     while not condition():
         assert main.exit_code is None, f"{main.command} ended before its time with exit code {main.exit_code}"
         time.sleep(0.0005)
+
+
+def written(workdir: pathlib.Path):
+    """A function that tells how many bytes were appended to the logs since its first call."""
+    sizes: dict[str, int] = {}
+    total = 0
+
+    def so_far() -> int:
+        nonlocal total
+        for name in LOGS:
+            try:
+                size = (workdir / name).stat().st_size
+            except FileNotFoundError:
+                size = 0
+            total += max(0, size - sizes.get(name, size))  # a log that was cut back is shorter
+            sizes[name] = size
+        return total
+
+    so_far()
+    return so_far
+
+
+def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
+    """Whether orbax is at work on one; a whole one is named by its step alone."""
+    path = workdir / run_files.CHECKPOINTS
+    return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())

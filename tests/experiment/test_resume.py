@@ -16,19 +16,16 @@ from isocompute_jax.learner.checkpoint import Checkpointer
 from isocompute_jax.records import run_files
 from isocompute_jax.sampling import TRAIN, InProcessSampler
 from tests.experiment import builders
-from tests.experiment.processes import said, wait_for
+from tests.experiment.processes import LOGS, said, unfinished_checkpoint, wait_for, written
 from tests.experiment.samplers import Makes
-
-LOGS = (run_files.METRICS, run_files.EVAL)
-
 
 # --- in processes of their own
 
 
 @pytest.fixture(scope="module")
-def config(base_run, tmp_path_factory) -> pathlib.Path:
+def config(often, tmp_path_factory) -> pathlib.Path:
     """What the processes run."""
-    return builders.write_config(tmp_path_factory.mktemp("processes") / "config.json", base_run)
+    return builders.write_config(tmp_path_factory.mktemp("processes") / "config.json", often)
 
 
 @pytest.fixture(scope="module")
@@ -40,32 +37,6 @@ def reference(processes, config) -> pathlib.Path:
         if not (workdir / run_files.DONE).exists():
             processes.finish(config, workdir)
     return workdir
-
-
-def written(workdir: pathlib.Path):
-    """A function that tells how many bytes were appended to the logs since its first call."""
-    sizes: dict[str, int] = {}
-    total = 0
-
-    def so_far() -> int:
-        nonlocal total
-        for name in LOGS:
-            try:
-                size = (workdir / name).stat().st_size
-            except FileNotFoundError:
-                size = 0
-            total += max(0, size - sizes.get(name, size))  # a log that was cut back is shorter
-            sizes[name] = size
-        return total
-
-    so_far()
-    return so_far
-
-
-def unfinished_checkpoint(workdir: pathlib.Path) -> bool:
-    """Whether orbax is at work on one; a whole one is named by its step alone."""
-    path = workdir / run_files.CHECKPOINTS
-    return path.exists() and any(not entry.name.isdigit() for entry in path.iterdir())
 
 
 def whole_checkpoint(workdir: pathlib.Path) -> bool:
@@ -107,7 +78,7 @@ def test_killed_at_random_moments_ends_the_same(processes, config, reference, tm
 @pytest.mark.slow
 def test_refused_beside_and_interrupted_once_and_twice_ends_the_same(base_run, processes, config, reference, tmp_path):
     # No checkpoint but the one that Ctrl-C asks for.
-    seldom = builders.write_config(tmp_path / "config.json", override(base_run, "checkpoint_every_s", 1e9))
+    seldom = builders.write_config(tmp_path / "config.json", base_run)
     workdir = tmp_path / "run"
     with processes.train(seldom, workdir) as process:
         log = workdir / run_files.METRICS
@@ -177,8 +148,8 @@ def effects(monkeypatch):
 
 
 @pytest.mark.slow
-def test_dying_before_any_effect_ends_the_same(base_run, effects, tmp_path):
-    config = override(base_run, "max_compute", 2 * base_run.rollouts_per_step)
+def test_dying_before_any_effect_ends_the_same(often, effects, tmp_path):
+    config = override(often, "max_compute", 2 * often.rollouts_per_step)
     loop.train(config, tmp_path / "whole")
     names = list(effects["names"])
     # Every kind of effect, the first and the last time.
