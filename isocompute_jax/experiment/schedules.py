@@ -84,7 +84,8 @@ def predicted(config: RunConfig, inputs: Inputs) -> Breakpoints[int]:
     """
     from isocompute_jax.theory import MEASURED, forecast, question_about, smoothed  # SciPy's statistics, for this alone
 
-    first = config.evaluation.first(config.max_compute)
+    # Below a step of the smallest n there is nothing to compare.
+    first = max(config.evaluation.first(config.max_compute), CANDIDATES[0] * config.problems_per_batch)
     asked = None
     if first < config.max_compute:
         asked = question_about({**identity(config), "evaluation.k": config.evaluation.k}, CANDIDATES, first)
