@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.loop import train
 from tests.experiment import builders
 from tests.experiment.processes import Processes
@@ -13,8 +13,17 @@ from tests.experiment.processes import Processes
 
 @pytest.fixture(scope="session")
 def base_run(tmp_path_factory) -> RunConfig:
-    """See `builders.make_inputs`; nobody writes to its files."""
-    return builders.make_inputs(tmp_path_factory.mktemp("inputs"))
+    """See `builders.make_inputs`; nobody writes to its files. Checkpoints are most of what so small a step costs.
+
+    So they are written at the end, and where the run is interrupted.
+    """
+    return override(builders.make_inputs(tmp_path_factory.mktemp("inputs")), "checkpoint_every_s", 1e9)
+
+
+@pytest.fixture(scope="session")
+def often(base_run) -> RunConfig:
+    """`base_run` with a checkpoint after every step: for runs that are killed."""
+    return override(base_run, "checkpoint_every_s", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -253,7 +253,7 @@ def test_a_workdir_that_is_no_run_is_refused_and_left_alone(ends_with, tmp_path)
 def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path):
     """With evaluation, and without it where every reward is 0, so that the learner sees no tokens at all."""
     for number, less in enumerate(({}, {"evaluation__sets": {}, "loss__kl_coef": 0.0, "loss__entropy_coef": 0.0})):
-        fields, workdir = {"optimizer__base_lr": 1e30} | less, tmp_path / f"run{number}"
+        fields, workdir = {"optimizer__base_lr": 1e30, "checkpoint_every_s": 0.0} | less, tmp_path / f"run{number}"
         message = ends_with(app.FAILED, "not finite at step", workdir=workdir, **fields)
         assert "the learning rate is probably too high" in message
         assert not (workdir / run_files.DONE).exists() and not (workdir / "model").exists()
@@ -271,35 +271,46 @@ def test_a_model_of_nan_is_not_blamed_on_the_learning_rate(ends_with, base_run, 
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, monkeypatch, tmp_path):
+def test_a_full_disk_is_one_message_and_room_ends_it_the_same(ends_with, often, undisturbed, monkeypatch, tmp_path):
     with builders.small_disk(tmp_path / "disk") as make_room:
         workdir = tmp_path / "disk" / "run"
         if make_room is None:  # the same, by another way: checkpoints find no room
             with monkeypatch.context() as patch:
                 patch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 20, 1 << 20, 0))
-                ends_with(app.FAILED, "No space left on device", "make room, then run the same", workdir=workdir)
+                ends_with(
+                    app.FAILED,
+                    "No space left on device",
+                    "make room, then run the same",
+                    workdir=workdir,
+                    checkpoint_every_s=0.0,
+                )
         else:
-            ends_with(app.FAILED, "No space left on device", "make room, then run the same", workdir=workdir)
+            ends_with(
+                app.FAILED,
+                "No space left on device",
+                "make room, then run the same",
+                workdir=workdir,
+                checkpoint_every_s=0.0,
+            )
             make_room()
         assert not (workdir / run_files.DONE).exists()
-        loop.train(base_run, workdir)
+        loop.train(often, workdir)
         builders.assert_same_run(workdir, undisturbed)
 
 
 def test_a_log_that_cannot_grow_is_one_message_and_room_ends_it_the_same(ends_with, base_run, undisturbed, tmp_path):
     """A limit on the size of files: a write stops within a line, as on a full disk, and needs no privileges."""
-    config = override(base_run, "checkpoint_every_s", 1e9)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     workdir = tmp_path / "run"
     try:
         # Lines differ in length by what the clock says in them.
         resource.setrlimit(resource.RLIMIT_FSIZE, ((undisturbed / run_files.METRICS).stat().st_size * 4 // 5, hard))
-        ends_with(app.FAILED, "cannot write: File too large", workdir=workdir, checkpoint_every_s=1e9)
+        ends_with(app.FAILED, "cannot write: File too large", workdir=workdir)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     logs = [workdir / name for name in (run_files.METRICS, run_files.ROLLOUTS)]
     assert not all(log.read_bytes().endswith(b"\n") for log in logs)
-    loop.train(config, workdir)
+    loop.train(base_run, workdir)
     builders.assert_same_run(workdir, undisturbed)
 
 

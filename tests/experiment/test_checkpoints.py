@@ -36,11 +36,11 @@ def kill() -> None:
 
 
 @pytest.fixture(scope="module")
-def short(base_run) -> RunConfig:
+def short(often) -> RunConfig:
     """Eight steps, evaluated after 0, 2, 4 and 8 of them, with exports after 3 and 6."""
-    evaluation = dataclasses.replace(base_run.evaluation, points=3)
+    evaluation = dataclasses.replace(often.evaluation, points=3)
     return dataclasses.replace(
-        base_run, max_compute=STEPS * base_run.rollouts_per_step, evaluation=evaluation, export_every=3
+        often, max_compute=STEPS * often.rollouts_per_step, evaluation=evaluation, export_every=3
     )
 
 

@@ -100,7 +100,6 @@ def test_interrupted_in_a_step_it_ends_with_the_same_bits(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "curriculum"),
     [
@@ -138,6 +137,7 @@ def test_policies_take_curricula_and_resume(base_run, policy, curriculum, tmp_pa
     assert unequal and ("retire_rate" not in curriculum or any(line["retired_problems"] for line in lines))
 
 
+@pytest.mark.slow
 def test_phases_deal_their_batches_together_and_resume(base_run, tmp_path):
     config = dealt(base_run, "until_signal", max_staleness=3, asynchrony="phases")
     loop.train(config, tmp_path / "whole")
@@ -332,8 +332,8 @@ def test_asynchronous_windows_take_rounds(base_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_take_unequal_groups_and_resume_after_a_kill(base_run, processes, tmp_path):
-    config = dataclasses.replace(dealt(base_run, "until_signal"), mesh=MeshConfig(fsdp=2))
+def test_two_processes_take_unequal_groups_and_resume_after_a_kill(often, processes, tmp_path):
+    config = dataclasses.replace(dealt(often, "until_signal"), mesh=MeshConfig(fsdp=2))
     file = builders.write_config(tmp_path / "config.json", config)
     two = Learners(processes, 2, 1)
     two.finish(file, tmp_path / "whole")

@@ -74,10 +74,10 @@ def two(processes):
 
 
 @pytest.fixture(scope="module")
-def run(base_run) -> RunConfig:
+def run(often) -> RunConfig:
     """24 steps on two devices, with exports; what is drawn is kept, so that its order shows."""
-    track = TrackConfig(rollouts=base_run.problems_per_batch)
-    return dataclasses.replace(base_run, mesh=MeshConfig(fsdp=2), export_every=6, track=track)
+    track = TrackConfig(rollouts=often.problems_per_batch)
+    return dataclasses.replace(often, mesh=MeshConfig(fsdp=2), export_every=6, track=track)
 
 
 @pytest.fixture(scope="module")

@@ -424,12 +424,12 @@ def test_processes_that_differ_in_an_unequal_group_are_told_apart():
 
 
 @pytest.fixture(scope="module")
-def several(base_run):
+def several(often):
     """Four updates a step, and every option whose state a checkpoint has to hold."""
     return dataclasses.replace(
-        base_run,
+        often,
         max_compute=64 * 3,
-        recipe=dataclasses.replace(base_run.recipe, epochs=2, minibatches=2, baseline="leave_one_out"),
+        recipe=dataclasses.replace(often.recipe, epochs=2, minibatches=2, baseline="leave_one_out"),
         loss=LossConfig(dual_clip=3.0, kl_coef=1e-2, kl_in="reward", entropy_target=10.0, entropy_coef_change=1e-3),
         evaluation=EvaluationConfig(),
     )

@@ -159,7 +159,7 @@ def config_of(case: str, measured: RunConfig, path) -> RunConfig:
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_dies_and_starts_again_ends_like_one_that_did_not(case, measured, tmp_path):
     """In the fourth step, within a phase of two, however groups arrive: logs, model, checkpoint, bit for bit."""
-    config = dataclasses.replace(config_of(case, measured, tmp_path), max_compute=64 * 10)
+    config = dataclasses.replace(config_of(case, measured, tmp_path), max_compute=64 * 10, checkpoint_every_s=0.0)
     loop.train(config, tmp_path / "whole")
 
     def dies():
