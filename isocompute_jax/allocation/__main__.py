@@ -18,7 +18,6 @@ metrics.jsonl and an eval.jsonl, or a file for each step with a row a rollout. E
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import numpy as np
 
@@ -26,11 +25,10 @@ from isocompute_jax import app
 from isocompute_jax.options import check, define_flags, from_flags, option
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.records.printing import say
-from isocompute_jax.records.run_files import METRICS
 
 with app.imports():
     from isocompute_jax.allocation.estimator import advantages, expected_weight, group_advantages, weights
-    from isocompute_jax.allocation.history import decide, read_dumps, read_logs
+    from isocompute_jax.allocation.history import Asked, answer
     from isocompute_jax.allocation.policies import LOOKS, Policy, believe, check_deal, deal
 
 
@@ -105,39 +103,6 @@ def simulate(shown: Deal) -> Dealt:
         means[2] = [expected_weight(p, n, advantage_scale="group_std", baseline="group_mean") for p, n in sizes]
         means[3] = 1.0
     return Dealt(*means, noise=noise / shown.steps)
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """A run whose next n is asked for."""
-
-    history: str = option(
-        "", "Folder of a run: metrics.jsonl and eval.jsonl, or one STEP.jsonl for each step, a row a rollout."
-    )
-    evaluations: str = option("", "Folder of STEP.jsonl for each evaluation, where --history has such files of steps.")
-    problem: str = option("input", "Column of such files that tells problems apart.")
-    reward: str = option("score", "Column of such files that has the reward, in [0, 1].")
-    largest: int = option(256, "Largest n that it comes to.", low=2)
-
-    def __post_init__(self) -> None:
-        check(self, "--")
-
-
-def answer(asked: Asked) -> str:
-    """Every decision, and n of the next batch, on a line each."""
-    folder = pathlib.Path(asked.history)
-    if not folder.is_dir():
-        raise InputError(f"--history={asked.history}: there is no such folder")
-    if (folder / METRICS).exists():
-        history = read_logs(folder)
-    else:
-        evaluations = pathlib.Path(asked.evaluations) if asked.evaluations else None
-        history = read_dumps(folder, evaluations, problem=asked.problem, reward=asked.reward)
-    said, found = decide(history, largest=asked.largest)
-    last = history.metrics[-1]
-    where = f"after step {last['step']:,}, {last['compute']:,} rollouts"
-    stays = "" if last["group_size"] != found.group_size else ", as in the last step"
-    return "\n".join([*said, f"{where}: n = {found.group_size} for the next batch{stays}"])
 
 
 def main() -> None:

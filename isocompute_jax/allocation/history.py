@@ -6,7 +6,8 @@
                     solve_counts (for each problem in the order of the set, how many solved it, or the sum of rewards)
 
 `step_line` and `evaluation_line` make such lines from rewards in [0, 1]; `read_logs` reads the two files, and
-`read_dumps` a folder of STEP.jsonl, a row a rollout, as verl writes them. `decide` then asks the rule (`auto`).
+`read_dumps` a folder of STEP.jsonl, a row a rollout, as verl writes them. `decide` then asks the rule (`auto`), and
+`answer` puts what it says into words.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.allocation.auto import Controller, states
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records import metrics
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import EVAL, METRICS, read_lines
@@ -185,3 +187,37 @@ def _groups(file: pathlib.Path, problem: str, reward: str) -> dict[str, list[flo
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@described
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A run whose next n is asked for."""
+
+    history: str = option(
+        "", "Folder of a run: metrics.jsonl and eval.jsonl, or one STEP.jsonl for each step, a row a rollout."
+    )
+    evaluations: str = option("", "Folder of STEP.jsonl for each evaluation, where --history has such files of steps.")
+    problem: str = option("input", "Column of such files that tells problems apart.")
+    reward: str = option("score", "Column of such files that has the reward, in [0, 1].")
+    largest: int = option(256, "Largest n that it comes to.", low=2)
+
+    def __post_init__(self) -> None:
+        check(self, "--")
+
+
+def answer(asked: Asked) -> str:
+    """Every decision, and n of the next batch, on a line each."""
+    folder = pathlib.Path(asked.history)
+    if not folder.is_dir():
+        raise InputError(f"--history={asked.history}: there is no such folder")
+    if (folder / METRICS).exists():
+        history = read_logs(folder)
+    else:
+        evaluations = pathlib.Path(asked.evaluations) if asked.evaluations else None
+        history = read_dumps(folder, evaluations, problem=asked.problem, reward=asked.reward)
+    said, found = decide(history, largest=asked.largest)
+    last = history.metrics[-1]
+    where = f"after step {last['step']:,}, {last['compute']:,} rollouts"
+    stays = "" if last["group_size"] != found.group_size else ", as in the last step"
+    return "\n".join([*said, f"{where}: n = {found.group_size} for the next batch{stays}"])
