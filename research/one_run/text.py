@@ -31,7 +31,7 @@ are {sizes}; at each budget the n, and the evaluation up to it, are chosen on th
 scored, and a schedule's evaluation likewise: the best of several means lies too high, on either side. *Keeps up* means
 {keeps_up} points or more, in an interval that ends no lower than {low_end}. *Compute* is what the best fixed n took to
 the reward that both sides have in the end, over what the schedule took: above 1, the schedule is there earlier (highest
-means so far, of several n on the one side and of one run on the other).
+means so far, of several n on the one side and of one run on the other; where both are nearly level it says little).
 
 ![Best reward so far of fixed n, thin, and of schedules](schedules/reward.png)
 
@@ -83,7 +83,9 @@ def _answer(found: Sequence[Setting]) -> str:
     near = sum(one.value >= KEEPS_UP for one in differences)
     sure = sum(one.keeps_up for one in differences)
     every = pooled(differences)
+    whole = pooled([setting.difference(AUTO, ALL) for setting in found])
     words = f"`auto`, with no sweep before it, is {_points(every)} points from the best fixed n on average"
+    words += f" ({_points(whole)} on all held-out problems)"
     if len(found) > 1:
         words += f", and {100 * KEEPS_UP:+.1f} or more on {near} of {len(found)} settings"
         words += f"; on {sure} of them the seeds are enough to be sure that it keeps up"
