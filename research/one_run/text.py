@@ -54,7 +54,6 @@ the rule knows nothing.
   had been looked at: on 64 Hard problems (it held gains to the last n alone, and switched late) and on 64 Easy ones (it
   doubled once where it now may twice). These two rows are no test of it; the others are of runs made afterwards.
 - `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems and used on all.
-- `theory` is n\\*(C) as [theory](theory.md) has it from the problems' measured pass rates.
 
 All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at the same fifteen budgets.
 """
