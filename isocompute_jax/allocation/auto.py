@@ -104,14 +104,18 @@ class Controller:
 
     def grown(self, compute: int, why: str, doublings: int = 1) -> Controller:
         """With larger groups from here on, as many times doubled as may be."""
-        n = self.group_size
-        for _ in range(doublings):
-            n = 2 * n if 2 * n <= self.largest else n
+        n = doubled(self.group_size, self.largest, doublings)
         if n == self.group_size:
             return self
         decision = f"n {self.group_size} -> {n} at {compute:,} rollouts: {why}"
         known = dataclasses.replace(self, group_size=n, begun=compute, before=self.now, decision=decision)
         return dataclasses.replace(known, steps=0, last=(), signal=())
+
+
+def doubled(group_size: int, largest: int, times: int | None = None) -> int:
+    """n after so many doublings, fewer where that would pass the largest; as often as may be if None."""
+    room = max(largest // group_size, 1).bit_length() - 1
+    return group_size << (room if times is None else min(times, room))
 
 
 def gain_of(before: Rates, now: Rates) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """Programs of the batch size that comes next, compiled in a thread while the run makes steps of this one.
 
-A schedule says which size comes next, and `auto` may double n; each size has its own sampler's unit, update and scores.
-They are lowered from shapes alone, as the run will call them, so that `jax.jit` finds them compiled; no computation is
-run, and no bit of the run depends on it. Shapes that depend on what is drawn are left to the step that meets them: the
-later rounds of dynamic sampling, and of policies that look at rewards, in powers of two.
+A schedule says which size comes next, and `auto` may double n, once or twice; each size has its own sampler's unit,
+update and scores. They are lowered from shapes alone, as the run will call them, so that `jax.jit` finds them compiled;
+no computation is run, and no bit of the run depends on it. Shapes that depend on what is drawn are left to the step
+that meets them: the later rounds of dynamic sampling, and of policies that look at rewards, in powers of two.
 
 Not where several processes are one run: XLA shares the tuning of a GPU's kernels out among them, and each waits in its
 compiler for what the others found, so that a thread which one of them had ended would hold up all.
@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from isocompute_jax import sharding
+from isocompute_jax.allocation import auto
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment import noise
 from isocompute_jax.experiment.build import Parts, make_schedule, training_requests
@@ -108,9 +109,10 @@ def sizes_after(parts: Parts, state: LoopState) -> list[BatchSize]:
     sizes, compute, most = parts.config.sizes, state.ledger.compute, parts.config.max_compute
     found = [sizes.after(compute, most, state.group_size)]
     if state.controller is not None:
-        doubled = sizes.at(compute, 2 * state.group_size)
-        wanted = doubled.group_size <= state.controller.largest and compute + doubled.rollouts <= most
-        found.insert(0, doubled if wanted else None)
+        times = range(1, len(auto.SHARED) + 1)
+        larger = {auto.doubled(state.group_size, state.controller.largest, each) for each in times} - {state.group_size}
+        grown = [sizes.at(compute, n) for n in sorted(larger)]
+        found = [*(size for size in grown if compute + size.rollouts <= most), *found]
     return [size for size in found if size is not None]
 
 

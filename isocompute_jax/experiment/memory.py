@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import sharding
 from isocompute_jax.accelerators import GIB, Device
+from isocompute_jax.allocation.auto import doubled
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.layouts import shape_of
@@ -74,17 +75,11 @@ def sizes_of(config: RunConfig) -> Iterator[tuple[str, BatchSize]]:
     for size in config.batch_sizes:
         yield field, size
     if schedule.kind == "auto":
-        largest = BatchSize(max(size.problems for size in config.batch_sizes), largest_of(config))
+        largest = BatchSize(
+            max(size.problems for size in config.batch_sizes), doubled(config.group_size, schedule.largest)
+        )
         if largest.rollouts <= config.max_compute:
             yield f"{CONFIG.schedule.largest} = {schedule.largest}", largest
-
-
-def largest_of(config: RunConfig) -> int:
-    """n that `auto` may come to: config.group_size, doubled as often as schedule.largest allows."""
-    n = config.group_size
-    while 2 * n <= config.schedule.largest:
-        n *= 2
-    return n
 
 
 def machine_memory() -> float:

@@ -21,6 +21,7 @@ import scipy.stats
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.metrics import halves
 from isocompute_jax.sweeps.record import SUFFIX, Sweep, read_sweep
+from research.findings.statistics import Estimate
 
 SETTINGS: Mapping[str, str] = {
     "hard_64": "64 Hard problems",
@@ -36,27 +37,6 @@ KINDS: Mapping[str, str] = {"n auto": "auto", "n theory": "theory", "n frontier"
 LEAST_SEEDS = 3
 KEEPS_UP, LOW_END = -0.005, -0.01
 """A schedule keeps up with the frontier from here on: its mean difference, and the lower end of the interval."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """A mean over seeds and Student's 95% interval."""
-
-    value: float
-    low: float
-    high: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Interval:
-        """Of one value for each seed."""
-        half = scipy.stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-        return cls(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether its mean, and the whole interval, lie where a schedule is said to keep up with the frontier."""
-        return self.value >= KEEPS_UP and self.low >= LOW_END
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,13 +70,13 @@ class Setting:
         """Seed -> [E] what the best fixed n is worth, n and evaluation chosen on the other seeds."""
         return held_out(list(self.fixed.values()), part)
 
-    def difference(self, schedule: str, part: int) -> Interval:
+    def difference(self, schedule: str, part: int) -> Estimate:
         """A schedule's reward less the frontier's: mean over log C, over the seeds that both have."""
-        return Interval.of(np.mean(self._differences(schedule, part), axis=1))
+        return student(np.mean(self._differences(schedule, part), axis=1))
 
-    def differences(self, schedule: str, part: int) -> list[Interval]:
+    def differences(self, schedule: str, part: int) -> list[Estimate]:
         """[E] the same at each budget."""
-        return [Interval.of(each) for each in np.transpose(self._differences(schedule, part))]
+        return [student(each) for each in np.transpose(self._differences(schedule, part))]
 
     def _differences(self, schedule: str, part: int) -> list[np.ndarray]:
         ours, theirs = held_out([self.scheduled[schedule]], part), self.frontier(part)
@@ -136,13 +116,29 @@ def chosen_elsewhere(values: np.ndarray) -> np.ndarray:
     return found
 
 
-def pooled(found: Sequence[Interval]) -> Interval:
+def student(values: np.ndarray) -> Estimate:
+    """The mean of `values` [S], one for each seed, and Student's 95% interval."""
+    half = scipy.stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return Estimate(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
+
+
+def keeps_up(one: Estimate) -> bool:
+    """Whether a difference, and its whole interval, lie where a schedule is said to keep up with the frontier."""
+    return one.value >= KEEPS_UP and one.low >= LOW_END
+
+
+def points(one: Estimate) -> str:
+    """A difference of rewards in percentage points, with its interval."""
+    return f"{100 * one.value:+.1f} ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
+
+
+def pooled(found: Sequence[Estimate]) -> Estimate:
     """The mean over settings; each has seeds of its own, so that variances add up."""
     halves = np.array([(each.high - each.low) / 2 / scipy.stats.t.ppf(0.975, each.seeds - 1) for each in found])
     freedom = (halves**2).sum() ** 2 / sum(h**4 / (each.seeds - 1) for h, each in zip(halves, found, strict=True))
     value = float(np.mean([each.value for each in found]))
     half = float(scipy.stats.t.ppf(0.975, freedom) * math.sqrt((halves**2).sum()) / len(found))
-    return Interval(value, value - half, value + half, sum(each.seeds for each in found))
+    return Estimate(value, value - half, value + half, sum(each.seeds for each in found))
 
 
 def read_setting(gallery: pathlib.Path, name: str) -> Setting:

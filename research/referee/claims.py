@@ -1,7 +1,7 @@
 """Claims about n in the literature, each as a statement that the recorded sweeps can refute, and what they say of it.
 
 A statement holds where the whole 95% interval of what it is about lies on its side of the bar, fails where it lies on
-the other, and is not settled else. Intervals are Student's over seeds. Where n is compared at its own learning rate,
+the other, and is not settled else. Estimates are Student's over seeds. Where n is compared at its own learning rate,
 rate and evaluation are chosen on other seeds than the one that is scored (`one_run.comparison`); a comparison that a
 side loses with the lowest or highest rate that was tried is not settled, however sure.
 """
@@ -18,7 +18,8 @@ from isocompute_jax.sweeps.record import Seeds
 from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, table
 from research.findings.closing import CONSTANT
-from research.one_run.comparison import Interval, chosen_elsewhere, pooled
+from research.findings.statistics import Estimate
+from research.one_run.comparison import chosen_elsewhere, points, pooled, student
 
 Verdict = Literal["holds", "fails", "not settled"]
 
@@ -34,6 +35,8 @@ ALIKE = 0.02
 """Rewards are alike within this."""
 SHARE = 0.9
 """Of the variance of levels: what one number has to explain for n to count by it alone."""
+KEPT = 0.976
+"""Of the reward of n = 16, what n = 2 is said to keep."""
 PRODUCTS: Mapping[int, Mapping[tuple[int, int], str]] = {
     64: {(8, 8): RISE, (32, 2): "batch_2"},
     128: {(4, 32): "steps_64", (8, 16): "steps_64", (16, 8): "steps_64", (32, 4): "steps_64", (64, 2): "steps_64"},
@@ -80,8 +83,8 @@ def rises(gallery: Gallery) -> Claim:
     rewards, rates = tuned(gallery)
     compute = gallery.curves(RISE)[SMALL].compute
     early, late = (int(np.searchsorted(compute, budget * 1.05) - 1) for budget in (EARLY, LATE))
-    first = Interval.of(rewards[SMALL][:, early] - rewards[LARGE][:, early])
-    last = Interval.of(rewards[LARGE][:, late] - rewards[SMALL][:, late])
+    first = student(rewards[SMALL][:, early] - rewards[LARGE][:, early])
+    last = student(rewards[LARGE][:, late] - rewards[SMALL][:, late])
     verdict = both(side(first, 0.0), side(last, 0.0))
     edge = rates[SMALL][late][1]
     if verdict == "holds" and edge:
@@ -113,25 +116,27 @@ def rises(gallery: Gallery) -> Claim:
 def two_suffice(gallery: Gallery) -> Claim:
     """n = 2 keeps 97.6% of n = 16."""
     rewards, _ = tuned(gallery)
-    late = rewards[16][:, -1]
-    kept = Interval.of(rewards[SMALL][:, -1] / late.mean())
+    n = min(rewards)
+    kept = student(rewards[n][:, -1] / rewards[16][:, -1].mean())
+    tried = n == 2
+    has = f"n = {n} has {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) of it at {LATE:,}"
     return Claim(
         "2-GRPO ([2510.00977](https://arxiv.org/abs/2510.00977))",
         "n = 2 keeps 97.6% of what n = 16 has, at an eighth of its rollouts",
-        "n = 2 at its own rate has 0.976 of the reward of n = 16 at its own, in an interval of 0.024 or less.",
-        "not settled",
-        f"n = 2 was not run; n = {SMALL} has {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) of it at {LATE:,}",
-        f"At equal compute, each at its own rate, n = {SMALL} has {kept.value:.2f} of the reward of n = 16 after "
-        f"{LATE:,} rollouts ({kept.low:.2f} to {kept.high:.2f}, {kept.seeds} seeds). An interval of 0.024 wants forty.",
-        "Forty seeds of n = 2 and n = 16, with rates down to a quarter of those here.",
+        f"at equal compute n = 2 at its own rate has more than {KEPT} of the reward of n = 16 at its own.",
+        side(kept, KEPT) if tried else "not settled",
+        has if tried else f"n = 2 was not run; {has}",
+        f"After {LATE:,} rollouts, each at its own rate, {has.removesuffix(f' at {LATE:,}')}, of {kept.seeds} seeds.",
+        "Some forty seeds of n = 2 and n = 16, with rates down to a quarter of those here.",
     )
 
 
 def same_path(gallery: Gallery) -> Claim:
     """The mean path does not depend on n."""
     curves = gallery.curves(RISE)
-    sizes = {n: at_steps(curves[n], 8 * n) for n in (4, 16, 64)}
-    differences = [Interval.of(large - small) for large, small in zip(sizes[64].T, sizes[4].T, strict=True)]
+    problems = gallery.sweep(RISE).facts.shared["problems_per_batch"]
+    sizes = {n: at_steps(curves[n], problems * n) for n in (4, 16, 64)}
+    differences = [student(large - small) for large, small in zip(sizes[64].T, sizes[4].T, strict=True)]
     decided = [side(one, ALIKE) for one in differences]
     fails = "holds" in decided or "holds" in [side(negative(one), ALIKE) for one in differences]
     inside = all(abs(end) < ALIKE for one in differences for end in (one.low, one.high))
@@ -145,8 +150,7 @@ def same_path(gallery: Gallery) -> Claim:
         f"n = 64 less n = 4 after {STEPS[differences.index(widest)]} steps: {points(widest)}",
         f"64 Hard problems, 8 a batch, 2.5e-4; mean avg@4 after so many steps:\n\n"
         f"{table(('', *map(str, STEPS)), rows)}\n\n"
-        "A larger group has more of the problems with a signal in each step, and its steps, clipped in norm, carry "
-        "less noise. Whether fluctuations within a run go as 1/n was not measured.",
+        "Whether fluctuations within a run go as 1/n was not measured.",
         "Steps so small that noise averages out along the way; problems on which every group has a signal.",
     )
 
@@ -159,7 +163,7 @@ def product(gallery: Gallery) -> Claim:
     for rollouts, parts in PRODUCTS.items():
         rewards = {pair: best_so_far(gallery.curves(name)[pair[0]]) for pair, name in parts.items()}
         (small, first), (large, last) = (pick(rewards.items(), key=lambda item: item[0]) for pick in (min, max))
-        found.append([Interval.of(last[:, place] - first[:, place]) for place in places])
+        found.append([student(last[:, place] - first[:, place]) for place in places])
         rows.append((f"{rollouts:,}", *("{} x {}".format(*pair) for pair in (small, large)), *map(points, found[-1])))
     every = [pooled(each) for each in zip(*found, strict=True)]
     rows.append(("mean", "", "", *map(points, every)))
@@ -201,10 +205,12 @@ def tuned(gallery: Gallery) -> tuple[dict[int, np.ndarray], dict[int, list[tuple
 
     That of all seeds together, and whether it is the lowest or the highest that was tried for this n.
     """
-    curves = {name: gallery.curves(name) for name in RATES}
+    curves, rate_of = (
+        {name: read(name) for name in RATES} for read in (gallery.curves, lambda n: rates_of(gallery, n))
+    )
     rewards, rates = {}, {}
     for n in curves[RISE]:
-        tried = {rate_of(gallery, name, n): curves[name][n].values[:, :, 0] for name in RATES}
+        tried = {rate_of[name][n]: curves[name][n].values[:, :, 0] for name in RATES}
         ordered = sorted(tried)
         values = np.stack([tried[rate] for rate in ordered])
         rewards[n] = chosen_elsewhere(values)
@@ -213,12 +219,9 @@ def tuned(gallery: Gallery) -> tuple[dict[int, np.ndarray], dict[int, list[tuple
     return rewards, rates
 
 
-def rate_of(gallery: Gallery, name: str, n: int) -> float:
-    """The learning rate of one n of a sweep."""
-    shared = gallery.sweep(name).facts.shared
-    rollouts = n * shared["problems_per_batch"]
-    growth = (rollouts / shared["optimizer.base_batch"]) ** shared["optimizer.lr_scaling_exponent"]
-    return float(f"{shared['optimizer.base_lr'] * growth:.3g}")
+def rates_of(gallery: Gallery, name: str) -> dict[int, float]:
+    """n -> its learning rate in a sweep."""
+    return {point.group_size: float(f"{point.rate:.3g}") for point in statistics.points_of(gallery.sweep(name))}
 
 
 def best_so_far(seeds: Seeds) -> np.ndarray:
@@ -232,7 +235,7 @@ def at_steps(seeds: Seeds, rollouts: int) -> np.ndarray:
     return np.array([np.interp(budgets, np.log(seeds.compute), row) for row in seeds.values[:, :, 0]])
 
 
-def side(one: Interval, bar: float) -> Verdict:
+def side(one: Estimate, bar: float) -> Verdict:
     """Whether a difference lies above a bar."""
     return "holds" if one.low > bar else "fails" if one.high < bar else "not settled"
 
@@ -242,14 +245,9 @@ def both(*parts: Verdict) -> Verdict:
     return "fails" if "fails" in parts else "not settled" if "not settled" in parts else "holds"
 
 
-def negative(one: Interval) -> Interval:
+def negative(one: Estimate) -> Estimate:
     """The difference the other way round."""
-    return Interval(-one.value, -one.high, -one.low, one.seeds)
-
-
-def points(one: Interval) -> str:
-    """In percentage points, with its interval."""
-    return f"{100 * one.value:+.1f} ({100 * one.low:+.1f} to {100 * one.high:+.1f})"
+    return Estimate(-one.value, -one.high, -one.low, one.seeds)
 
 
 def _rate(found: tuple[float, bool]) -> str:

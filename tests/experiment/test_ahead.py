@@ -154,7 +154,12 @@ def test_a_run_that_ends_begins_no_further_program(following):
         (ScheduleConfig("4@0,8@128"), 128, 0, []),
         (ScheduleConfig("4@0,64@1400"), 0, 0, []),  # which no step is paid of
         (ScheduleConfig("auto", largest=16), 128, 8, [BatchSize(4, 16)]),
-        (ScheduleConfig("auto", problems_per_batch="4@0,2@512"), 128, 8, [BatchSize(4, 16), BatchSize(2, 8)]),
+        (
+            ScheduleConfig("auto", problems_per_batch="4@0,2@512"),
+            128,
+            8,
+            [BatchSize(4, 16), BatchSize(4, 32), BatchSize(2, 8)],
+        ),
         (ScheduleConfig("auto", largest=16), 128, 16, []),
         (ScheduleConfig("auto"), 1500, 8, []),
     ],

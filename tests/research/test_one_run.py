@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 
 from research import one_run
-from research.one_run.comparison import Interval, Runs, Setting, held_out, pooled
+from research.findings.statistics import Estimate
+from research.one_run.comparison import Runs, Setting, held_out, keeps_up, pooled, student
 
 ROOT = pathlib.Path(__file__).parents[2]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -42,8 +43,8 @@ def test_a_difference_is_a_mean_over_log_c_and_its_interval_students():
     assert found.value == pytest.approx(each.mean()) and found.seeds == 3
     low, high = scipy.stats.ttest_1samp(each, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((low, high))
-    assert not found.keeps_up and Interval(0.001, -0.009, 0.011, 5).keeps_up
-    assert not Interval(-0.006, -0.007, -0.005, 5).keeps_up
+    assert not keeps_up(found) and keeps_up(Estimate(0.001, -0.009, 0.011, 5))
+    assert not keeps_up(Estimate(-0.006, -0.007, -0.005, 5))
 
 
 def test_seeds_that_one_side_lacks_are_left_out():
@@ -67,7 +68,7 @@ def test_compute_saved_is_where_each_side_reaches_what_both_have():
 def test_pooled_intervals_add_variances():
     rng = np.random.default_rng(0)
     samples = [rng.normal(0.3, 0.1, size=5), rng.normal(0.1, 0.2, size=5)]
-    found = pooled([Interval.of(sample) for sample in samples])
+    found = pooled([student(sample) for sample in samples])
     assert found.value == pytest.approx(np.mean([sample.mean() for sample in samples]))
     welch = scipy.stats.ttest_ind(samples[0], -samples[1], equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((welch.low / 2, welch.high / 2))

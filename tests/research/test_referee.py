@@ -9,8 +9,8 @@ import pytest
 from isocompute_jax.sweeps.record import Seeds
 from research import referee
 from research.findings.chapter import Gallery
-from research.one_run.comparison import Interval
-from research.referee.claims import RATES, at_steps, both, claims, negative, rate_of, side, tuned
+from research.findings.statistics import Estimate
+from research.referee.claims import RATES, at_steps, both, claims, negative, rates_of, side, tuned
 
 ROOT = pathlib.Path(__file__).parents[2]
 GALLERY = Gallery(ROOT / "gallery")
@@ -18,7 +18,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def test_a_statement_holds_or_fails_with_its_whole_interval():
-    above, below, across = Interval(3, 2, 4, 5), Interval(-3, -4, -2, 5), Interval(1, -1, 3, 5)
+    above, below, across = Estimate(3, 2, 4, 5), Estimate(-3, -4, -2, 5), Estimate(1, -1, 3, 5)
     assert [side(one, 1.0) for one in (above, below, across)] == ["holds", "fails", "not settled"]
     assert side(above, 2.0) == "not settled" and negative(above) == below
     assert both("holds", "holds") == "holds" and both("holds", "not settled") == "not settled"
@@ -32,7 +32,7 @@ def test_rewards_at_equal_steps_lie_between_evaluations_by_log_c():
 
 def test_rates_are_those_of_the_sweeps():
     """8 problems a batch, 2.5e-4 at 64 rollouts a step: n = 32 has four times as many."""
-    assert [rate_of(GALLERY, name, 32) for name in RATES] == [1.25e-4, 2.5e-4, 5e-4, 1e-3]
+    assert [rates_of(GALLERY, name)[32] for name in RATES] == [1.25e-4, 2.5e-4, 5e-4, 1e-3]
 
 
 @pytest.mark.slow
