@@ -205,9 +205,8 @@ def tuned(gallery: Gallery) -> tuple[dict[int, np.ndarray], dict[int, list[tuple
 
     That of all seeds together, and whether it is the lowest or the highest that was tried for this n.
     """
-    curves, rate_of = (
-        {name: read(name) for name in RATES} for read in (gallery.curves, lambda n: rates_of(gallery, n))
-    )
+    curves = {name: gallery.curves(name) for name in RATES}
+    rate_of = {name: rates_of(gallery, name) for name in RATES}
     rewards, rates = {}, {}
     for n in curves[RISE]:
         tried = {rate_of[name][n]: curves[name][n].values[:, :, 0] for name in RATES}
