@@ -162,7 +162,7 @@ def advised(config: RunConfig, expected: Expected, validation: str) -> RunConfig
 
 
 def config_source(config: RunConfig, title: str) -> str:
-    """A Python file whose `get_config` returns the config; fields that have their default are left out."""
+    """A Python file whose `get_config` returns the config; a default is left out unless it is the budget."""
     modules: dict[str, set[str]] = {}
     body = _source(config, 4, modules)
     imports = "\n".join(f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items()))
@@ -184,7 +184,7 @@ def _source(value: Any, indent: int, modules: dict[str, set[str]]) -> str:
     for field in dataclasses.fields(value):
         here = getattr(value, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
-        if here != default:
+        if here != default or field.name == "max_compute":
             lines.append(f"{inner}{field.name}={_source(here, indent + 4, modules)},\n")
     return f"{kind.__name__}(\n{''.join(lines)}{' ' * indent})" if lines else f"{kind.__name__}()"
 
@@ -263,12 +263,15 @@ def _rates(found: Findings) -> Iterator[str]:
     )
     yield "      rate    reward  +-      KL/step gradient  entropy  updates"
     for trial in tested.trials:
-        end = f"  broken: {tested.choice.why}" if trial.rate == tested.choice.edge else ""
-        mark = "  taken" if trial.rate == tested.choice.rate else end
+        mark = "  candidate" if trial.rate in tested.choice.candidates else ""
+        if trial.rate == tested.choice.edge:
+            mark = f"  broken: {tested.choice.why}"
         yield (
             f"  {trial.rate:8.3g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
             f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:<5.2f}  {trial.felt:6}{mark}"
         )
+    if tested.choice.felt:
+        yield f"  taken: {tested.choice.rate:.3g}, the geometric middle of the candidates"
     both = critical(tested.lines, plan.group_size)
     if both is None:
         yield "Gradient noise: not measured, it needs groups of 4 with a signal"
@@ -342,6 +345,12 @@ def _unsure(found: Findings) -> Iterator[str]:
         best = max(tested.trials, key=lambda trial: trial.reward)
         if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):
             yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
+    solved = found.measured.solved
+    if 2 * (never := int((solved == 0).sum())) > len(solved):
+        yield (
+            f"  - {never} of {len(solved)} problems were never solved, and how many a run would reach is not known, "
+            "so that the reward is a guess; bring easier problems first"
+        )
     share = next((share for share in found.shares if share.group_size == n), None)
     if share is not None and share.share < 0.25:
         yield f"  - at first {1 - share.share:.0%} of groups of {n} teach nothing"

@@ -112,6 +112,8 @@ def test_a_config_file_says_the_config(tmp_path):
     path = tmp_path / "made.py"
     path.write_text(config_source(config, "Made."))
     assert load_config(str(path)) == config
+    default = RunConfig()
+    assert f"max_compute={default.max_compute}," in config_source(default, "Made.")
     assert "seed" not in path.read_text()  # a default
 
 
