@@ -91,6 +91,7 @@ def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Find
     config = held_out(config, directory)
     config = dataclasses.replace(config, max_compute=pilot.budget)
     problems = len(read_problems(config.train_set, grader_name=config.reward.name_for))
+    problems = min(problems, config.problem_set_size or problems)
     config = dataclasses.replace(config, problems_per_batch=min(pilot.problems_per_batch, problems))
     inputs = read_inputs(config.resolved())
     rates = pilot.rates or usual_rates(model.count_params(inputs.model_config))

@@ -29,8 +29,9 @@ def bare(path):
 
 @pytest.mark.slow
 def test_pilot_then_train(tmp_path):
-    config, out = bare(tmp_path), tmp_path / "pilot"
+    config, out = dataclasses.replace(bare(tmp_path), problem_set_size=8), tmp_path / "pilot"
     found = run_pilot(config, PilotConfig(budget=4096, rollouts=800, problems_per_batch=2), out)
+    assert found.problems == 8  # not the 13 of the file that were not held out
     assert found.tested is not None and found.rollouts <= 800
     lines = [run_files.read_lines(path) for path in out.glob("rates/*/metrics.jsonl")]
     start = found.tested.plan.start * found.tested.plan.batch
