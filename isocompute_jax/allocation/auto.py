@@ -6,14 +6,16 @@ C has doubled since it began, n doubles if either holds:
 
     learned by heart   of what training reward gained since the run began, held-out reward gained less than half, and
                        half of it is more than the error of that gain; n doubles twice if both hold of a quarter
-    level              held-out reward gained no more under this n than the standard error of the gain
+    past its steepest  over the last doubling of C held-out reward gained no more than half of the most that it gained
+                       over one, or than the standard error of the gain
 
 Between evaluations it doubles if of the groups of the last `LEAST_STEPS` steps less than one in eight had a signal,
 while most rollouts still fail: a larger group sees more.
 
 Why: small groups make more steps of the same rollouts, so that they are ahead early; they also see each problem more
 often, and learn it by heart sooner (IsoCompute Playbook, arXiv 2603.12151; docs/findings.md). What is learned by heart
-shows as training reward that held-out problems do not share. Where problems are many it does not, and n stays.
+shows as training reward that held-out problems do not share. Where problems are many it does not; there n stays until
+reward is past the middle of its rise over log C: what is still to come depends on its asymptote, which grows with n.
 
 Held-out reward that it decides on is that of the problems at even places of each set; it is to be judged on the others
 (`records.metrics.halves`). It evaluates no more often than a run of fixed n. Gradient noise is measured too, where
@@ -25,6 +27,7 @@ Everything is a pure function of logged lines: `replay` of metrics.jsonl and eva
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -38,6 +41,8 @@ DOUBLED = 2.0
 """C at a change, over C at the one before it, at least."""
 SHARED = (1 / 2, 1 / 4)
 """Of a gain in training reward: for each of these shares that held-out reward has less of, n doubles."""
+SLOWER = 1 / 2
+"""Of the most that held-out reward gained over a doubling of C: with no more over the last one, n doubles."""
 LEAST_SIGNAL = 1 / 8
 """Share of groups whose rewards differ, at least."""
 
@@ -57,9 +62,8 @@ class Controller:
     first: tuple[float, ...] = ()  # training reward of the run's first steps, `FIRST_STEPS` at most
     last: tuple[float, ...] = ()  # and of the last of this n
     signal: tuple[float, ...] = ()  # share of groups with a signal in its last steps
-    base: Rates = dataclasses.field(default_factory=dict)  # at the run's first evaluation
-    before: Rates = dataclasses.field(default_factory=dict)  # when n began
-    now: Rates = dataclasses.field(default_factory=dict)  # at the last evaluation
+    past: tuple[tuple[int, Rates], ...] = ()  # C of each evaluation, and what it measured
+    steepest: float = 0.0  # the most that held-out reward gained over a doubling of C
     decision: str = ""  # what the next line says: why n changed
 
     def after_step(self, line: Mapping[str, Any]) -> Controller:
@@ -83,24 +87,35 @@ class Controller:
     def after_evaluation(self, lines: Iterable[Mapping[str, Any]]) -> Controller:
         """With the lines of eval.jsonl of one step, one for each set."""
         lines = list(lines)
+        compute = lines[0]["compute"]
         rates = {
             line["eval_set"]: tuple(count / line["samples"] for count in line["solve_counts"][::2]) for line in lines
         }
-        found = dataclasses.replace(self, base=self.base or rates, before=self.before or rates, now=rates)
-        compute = lines[0]["compute"]
-        if self.steps < LEAST_STEPS or compute < DOUBLED * self.begun or compute == 0:
+        found = dataclasses.replace(self, past=(*self.past, (compute, rates)))
+        if compute == 0 or not self.past:
+            return found
+        since, before = [each for each in self.past if 2 * each[0] <= compute or each is self.past[0]][-1]
+        gain, error = gain_of(before, rates)
+        octaves = math.log2(compute / since) if since else 0.0  # from no rollouts on there are none
+        if octaves >= 1:
+            found = dataclasses.replace(found, steepest=max(self.steepest, gain / octaves))
+        if self.steps < LEAST_STEPS or compute < DOUBLED * self.begun:
             return found
         trained = float(np.mean(found.last) - np.mean(found.first))
-        shared, error = gain_of(found.base, rates)
-        doublings = sum(max(shared, error) < share * trained for share in SHARED)
+        shared, spread = gain_of(found.base, rates)
+        doublings = sum(max(shared, spread) < share * trained for share in SHARED)
         if doublings:
             why = f"training reward has gained {trained:.3f}, held-out reward {shared:.3f}"
             return found.grown(compute, why, doublings)
-        gain, error = gain_of(found.before, rates)
-        if gain <= error:
-            level = f"held-out reward is level since {self.begun:,} rollouts"
-            return found.grown(compute, f"{level} ({gain:+.3f}, its error {error:.3f})")
+        if gain <= max(error, SLOWER * octaves * found.steepest):
+            why = f"held-out reward gained {gain:+.3f} since {since:,} rollouts (its error {error:.3f}"
+            return found.grown(compute, f"{why}, at most {found.steepest:.3f} in a doubling)")
         return found
+
+    @property
+    def base(self) -> Rates:
+        """Of the run's first evaluation."""
+        return self.past[0][1]
 
     def grown(self, compute: int, why: str, doublings: int = 1) -> Controller:
         """With larger groups from here on, as many times doubled as may be."""
@@ -108,7 +123,7 @@ class Controller:
         if n == self.group_size:
             return self
         decision = f"n {self.group_size} -> {n} at {compute:,} rollouts: {why}"
-        known = dataclasses.replace(self, group_size=n, begun=compute, before=self.now, decision=decision)
+        known = dataclasses.replace(self, group_size=n, begun=compute, decision=decision)
         return dataclasses.replace(known, steps=0, last=(), signal=())
 
 

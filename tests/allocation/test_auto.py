@@ -32,7 +32,6 @@ def trained(controller, rewards, compute=100, **line):
 def learned(first, last, held_out, *, since=0, at=1000, steps=LEAST_STEPS):
     """A controller whose n began at `since`, after training from `first` to `last`, evaluated at `held_out`."""
     controller = dataclasses.replace(START, begun=since).after_evaluation([evaluation(since, 0.125)])
-    assert controller.base == controller.before
     controller = trained(controller, [first] * steps + [last] * steps, at)
     return controller.after_evaluation([evaluation(at, held_out)])
 
@@ -42,8 +41,8 @@ def learned(first, last, held_out, *, since=0, at=1000, steps=LEAST_STEPS):
     [
         (0.5, 0.375, 4, ""),  # 0.25 of 0.4 is shared
         (0.5, 0.25, 8, "training reward has gained 0.400, held-out reward 0.125"),
-        (0.1, 0.125, 8, "held-out reward is level since 0 rollouts (+0.000, its error 0.000)"),
-        (0.09, 0.0, 8, "held-out reward is level since 0 rollouts (-0.125, its error 0.000)"),
+        (0.1, 0.125, 8, "held-out reward gained +0.000 since 0 rollouts (its error 0.000, at most 0.000 "),
+        (0.09, 0.0, 8, "held-out reward gained -0.125 since 0 rollouts (its error 0.000, at most 0.000 "),
         (0.7, 0.25, 16, "training reward has gained 0.600, held-out reward 0.125"),  # less than a quarter
         (0.5, 0.0, 16, "training reward has gained 0.400, held-out reward -0.125"),
     ],
@@ -52,6 +51,23 @@ def test_what_makes_n_double(last, held_out, n, says):
     found = learned(0.1, last, held_out)
     assert found.group_size == n and says in found.decision
     assert not found.decision or found.decision.startswith(f"n 4 -> {n} at 1,000 rollouts: ")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "n", "says"),
+    [
+        ((0.125, 0.25, 0.5, 0.75), 4, ""),  # as steep as before
+        ((0.125, 0.25, 0.5, 0.625), 8, "gained +0.125 since 4,000 rollouts (its error 0.000, at most 0.250 in"),
+        ((0.125, 0.625, 0.75, 0.875), 4, ""),  # what was gained from no rollouts on is no doubling
+    ],
+)
+def test_past_its_steepest_n_doubles(rewards, n, says):
+    """Evaluations at 0, 2,000, 4,000 and 8,000."""
+    found = START
+    for number, reward in enumerate(rewards):
+        compute = 1000 * 2**number if number else 0
+        found = trained(found, [0.1] * 32, max(compute - 1, 0)).after_evaluation([evaluation(compute, reward)])
+    assert found.group_size == n and says in found.decision
 
 
 def test_gains_within_their_error_are_level():
@@ -64,10 +80,10 @@ def test_gains_within_their_error_are_level():
         noisy["solve_counts"] = np.random.default_rng(seed).binomial(8, 0.127, size=200).tolist()
         gains = np.array(noisy["solve_counts"][::2]) / 8 - 0.125
         found = start.after_evaluation([noisy])
-        gain, error = gain_of(start.now, found.now)
+        gain, error = gain_of(start.past[-1][1], found.past[-1][1])
         assert gain == pytest.approx(gains.mean()) and error == pytest.approx(gains.std(ddof=1) / 10)
         assert found.group_size == (8 if gain <= error else 4)
-        assert ("level" in found.decision) == (gain <= error)
+        assert ("since 0 rollouts" in found.decision) == (gain <= error)
         sizes.add(found.group_size)
     assert sizes == {4, 8}
 
