@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 from isocompute_jax.records.errors import InputError
@@ -12,6 +13,8 @@ from research.one_run.comparison import SETTINGS, Setting, read_setting
 PAGE = "one_run.md"
 FOLDER = "schedules"
 """Of the recorded runs, below gallery/, and of the pictures, below docs/."""
+EXACT = "exact_"
+"""Beginning of a file's name: the same setting, with an estimator that is exact whatever is dealt."""
 
 
 def settings(gallery: pathlib.Path) -> list[Setting]:
@@ -28,6 +31,13 @@ def settings(gallery: pathlib.Path) -> list[Setting]:
     return found
 
 
+def exact(gallery: pathlib.Path) -> list[Setting]:
+    """Of those settings, runs whose estimator the policies that look at a step's rewards demand."""
+    names = [(setting, f"{EXACT}{setting}") for setting in SETTINGS]
+    found = [(setting, name) for setting, name in names if (gallery / FOLDER / f"{name}.parquet").exists()]
+    return [dataclasses.replace(read_setting(gallery / FOLDER, name), name=setting) for setting, name in found]
+
+
 def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path:
     """Writes the page and its pictures below `docs`; returns the page.
 
@@ -38,5 +48,5 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
     found = settings(gallery)
     pictures.draw(found, docs / FOLDER)
-    write_atomic(docs / PAGE, text.page(found))
+    write_atomic(docs / PAGE, text.page(found, exact(gallery)))
     return docs / PAGE

@@ -34,7 +34,11 @@ SETTINGS: Mapping[str, str] = {
 """File below gallery/schedules -> what it is of."""
 KINDS: Mapping[str, str] = {"n auto": "auto", "n theory": "theory", "n frontier": "frontier", "n ": "by hand"}
 """Beginning of a run's text `schedule` -> what the page calls it; the first that fits."""
+DEALT = "per problem "
+"""Beginning of the text of a run that gives each problem an n of its own."""
 LEAST_SEEDS = 3
+MEAN_SIZE = 8
+"""n of runs that deal rollouts to problems, on average."""
 KEEPS_UP, LOW_END = -0.005, -0.01
 """A schedule keeps up with the frontier from here on: its mean difference, and the lower end of the interval."""
 
@@ -60,6 +64,7 @@ class Setting:
     name: str
     fixed: Mapping[int, Runs]
     scheduled: Mapping[str, Runs]  # what the page calls a schedule -> its runs
+    dealt: Mapping[str, Runs] = dataclasses.field(default_factory=dict)  # policy -> runs of n = `MEAN_SIZE` on average
 
     @property
     def compute(self) -> np.ndarray:
@@ -73,6 +78,11 @@ class Setting:
     def difference(self, schedule: str, part: int) -> Estimate:
         """A schedule's reward less the frontier's: mean over log C, over the seeds that both have."""
         return student(np.mean(self._differences(schedule, part), axis=1))
+
+    def dealing(self, policy: str, part: int) -> Estimate:
+        """A policy's reward less that of the same n for every problem: mean over log C, over the seeds of both."""
+        ours, theirs = held_out([self.dealt[policy]], part), held_out([self.fixed[MEAN_SIZE]], part)
+        return student(np.array([np.mean(ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]))
 
     def differences(self, schedule: str, part: int) -> list[Estimate]:
         """[E] the same at each budget."""
@@ -165,7 +175,8 @@ def read_setting(gallery: pathlib.Path, name: str) -> Setting:
     return Setting(
         name,
         {n: found[n] for n in sorted(key for key in found if isinstance(key, int))},
-        {name: found[name] for name in (*KINDS.values(),) if name in found},
+        {name: found[name] for name in KINDS.values() if name in found},
+        {key.removeprefix(DEALT): runs for key, runs in found.items() if str(key).startswith(DEALT)},
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from research.findings.chapter import table
-from research.one_run.comparison import KEEPS_UP, LOW_END, SETTINGS, Setting, keeps_up, points, pooled
+from research.one_run.comparison import KEEPS_UP, LOW_END, MEAN_SIZE, SETTINGS, Setting, keeps_up, points, pooled
 
 AUTO = "auto"
 ALL, JUDGED = 0, 1
@@ -46,6 +46,17 @@ Reward on the problems that it does not decide on, chosen as above:
 On sets of 64 it grows about as fast as its rule allows. On 64 Easy problems it is behind from the first evaluation on,
 when n is still 4. With 256 problems it sees no reason to grow, and ends below larger groups. These runs do not say why.
 
+## n for each problem
+
+Runs that [deal](allocation.md#n-for-each-problem) a step's rollouts to its problems, {mean_size} for each on average,
+beside runs that give {mean_size} to every one. Points of avg@8 on all held-out problems, means over log C, evaluations
+chosen on other seeds; five seeds.
+
+{policies}
+
+*Normalised* is the recipe of all other runs here, GRPO's division by a group's deviation; *exact* is
+`advantage_scale=none`, `baseline=leave_one_out` and `aggregation=constant`, which `hit` and `until_signal` demand.
+
 ## The schedules
 
 - `auto` begins at n = 4 and follows [its rule](allocation.md#auto). The rule was changed twice, each time after rewards
@@ -57,8 +68,8 @@ All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at 
 """
 
 
-def page(found: Sequence[Setting]) -> str:
-    """Markdown."""
+def page(found: Sequence[Setting], exact: Sequence[Setting] = ()) -> str:
+    """Markdown; `exact` are runs of the same settings with an exact estimator."""
     compute = found[0].compute
     return PAGE.format(
         how_many={3: "three", 6: "six"}.get(len(found[0].fixed), len(found[0].fixed)),
@@ -71,6 +82,8 @@ def page(found: Sequence[Setting]) -> str:
         keeps_up=f"{100 * KEEPS_UP:+.1f}",
         low_end=f"{100 * LOW_END:+.1f}",
         budgets=_budgets(found),
+        mean_size=MEAN_SIZE,
+        policies=_policies({"normalised": found, "exact": exact}),
     )
 
 
@@ -116,3 +129,19 @@ def _budgets(found: Sequence[Setting]) -> str:
         rows.append([f"{SETTINGS[setting.name]}: fixed n", *(f"{value:.3f}" for value in from_fixed[shown])])
         rows.append(["auto above it", *(f"{value:+.3f}" for value in lead[shown])])
     return table(heads, rows)
+
+
+def _policies(recipes: Mapping[str, Sequence[Setting]]) -> str:
+    """A row for each policy and recipe, a column for each setting that has any."""
+    settings = [
+        name for name in SETTINGS if any(one.name == name and one.dealt for ones in recipes.values() for one in ones)
+    ]
+    rows = []
+    for recipe, found in recipes.items():
+        by_name = {setting.name: setting for setting in found}
+        for policy in dict.fromkeys(policy for setting in found for policy in setting.dealt):
+            cells = [
+                points(by_name[name].dealing(policy, ALL)) if policy in by_name[name].dealt else "" for name in settings
+            ]
+            rows.append([f"`{policy}`", recipe, *cells])
+    return table(["policy", "recipe", *(SETTINGS[name] for name in settings)], rows)

@@ -65,6 +65,17 @@ def test_compute_saved_is_where_each_side_reaches_what_both_have():
     assert slower.saved("auto", 0) == pytest.approx(2 ** (2 / 3 - 2))
 
 
+def test_a_policy_is_held_to_the_same_n_for_every_problem():
+    """n = 8 with 0.1 more everywhere, and for one seed 0.4 more at the end, where the others' best is 0.1 lower."""
+    dealt = runs([0.3, 0.6, 0.4], [0.3, 0.5, 0.4], [0.3, 0.4, 0.7])
+    found = Setting("hard_64", {8: FOUR, 16: SIXTEEN}, {}, {"variance": dealt}).dealing("variance", 0)
+    # Without seed 0 the policy's others have 0.3, 0.45, 0.55: the last is taken, 0.4, where n = 8 took 0.5 of 0.35.
+    # Without seed 1: 0.3, 0.5, 0.55, so 0.4 for 0.4. Without seed 2: 0.3, 0.55, 0.4, so 0.4 for 0.3.
+    each = np.array([[0.1, 0.1, -0.1], [0.1, 0.1, 0.0], [0.1, 0.1, 0.1]]).mean(axis=1)
+    low, high = scipy.stats.ttest_1samp(each, 0).confidence_interval(0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((each.mean(), low, high))
+
+
 def test_pooled_intervals_add_variances():
     rng = np.random.default_rng(0)
     samples = [rng.normal(0.3, 0.1, size=5), rng.normal(0.1, 0.2, size=5)]
