@@ -43,9 +43,9 @@ Reward on the problems that it does not decide on, chosen as above:
 
 {budgets}
 
-On sets of 64 it grows about as fast as its rule allows, because training gains what held-out problems do not share. With
-256 or all Hard problems nothing is learned by heart, and n grows once reward is past its steepest. On 64 Easy problems
-it is behind from the first evaluation on, when n is still 4.
+On sets of 64 it grows about as fast as its rule allows: training gains what held-out problems do not share. With 256 or
+all Hard problems nothing is learned by heart, and n grows once reward is past its steepest. On 64 Easy problems it is
+behind from the first evaluation on, when n is still 4.
 
 ## n for each problem
 
@@ -61,10 +61,10 @@ chosen on other seeds; five seeds.
 ## The schedules
 
 - `auto` begins at n = 4 and follows [its rule](allocation.md#auto). The rule was changed three times, each time after
-  rewards had been looked at: on 64 Hard problems (it held gains to the last n alone, and switched late), on 64 Easy ones
-  (it doubled once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing at all
-  under it, so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the others
-  are.
+  rewards had been looked at: on 64 Hard problems (it held gains to the last n alone, and switched late), on 64 Easy
+  ones (it doubled once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing
+  at all under it, so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the
+  others are.
 - `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems and used on all.
 
 All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at the same fifteen budgets.
