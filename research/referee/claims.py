@@ -8,13 +8,14 @@ side loses with the lowest or highest rate that was tried is not settled, howeve
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.sweeps.record import Seeds
+from isocompute_jax.sweeps.record import SUFFIX, Seeds, Sweep, curves_of
 from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, table
 from research.findings.closing import CONSTANT
@@ -31,6 +32,8 @@ EARLY, LATE = 2048, 131_072
 """Budgets, in rollouts."""
 STEPS = (64, 128, 256)
 """Numbers of steps at which paths are compared."""
+WITHIN = (48, 600)
+"""Steps between which fluctuations are measured."""
 ALIKE = 0.02
 """Rewards are alike within this."""
 SHARE = 0.9
@@ -80,21 +83,11 @@ def claims(gallery: Gallery) -> list[Claim]:
 
 def rises(gallery: Gallery) -> Claim:
     """n* rises with C, each n at the rate that suits it."""
-    rewards, rates = tuned(gallery)
-    compute = gallery.curves(RISE)[SMALL].compute
-    early, late = (int(np.searchsorted(compute, budget * 1.05) - 1) for budget in (EARLY, LATE))
-    first = student(rewards[SMALL][:, early] - rewards[LARGE][:, early])
-    last = student(rewards[LARGE][:, late] - rewards[SMALL][:, late])
+    first, last, edge = lead(gallery, lower(gallery))
+    before = lead(gallery, recorded(gallery))
     verdict = both(side(first, 0.0), side(last, 0.0))
-    edge = rates[SMALL][late][1]
     if verdict == "holds" and edge:
         verdict = "not settled"
-    budgets = [2048 * 4**power for power in range(4)]
-    places = [int(np.searchsorted(compute, budget * 1.05) - 1) for budget in budgets]
-    rows = [
-        (f"n = {n}", *(f"{each[:, place].mean():.3f} at {_rate(rates[n][place])}" for place in places))
-        for n, each in rewards.items()
-    ]
     return Claim(
         "IsoCompute ([2603.12151](https://arxiv.org/abs/2603.12151))",
         "n\\* rises with compute",
@@ -103,31 +96,61 @@ def rises(gallery: Gallery) -> Claim:
         verdict,
         f"n = {LARGE} less n = {SMALL}: {points(negative(first))} at {EARLY:,}, {points(last)} at {LATE:,}"
         + (", where the smaller has the lowest rate that was tried" if edge else ""),
-        "64 Hard problems, 8 a batch; reward chosen on other seeds, and the rate that all five choose (an asterisk: "
-        "the lowest or highest that was tried for this n):\n\n"
-        f"{table(('', *(f'C = {budget:,}' for budget in budgets)), rows)}\n\n"
+        "Reward chosen on other seeds, and the rate that all five choose (an asterisk: the lowest or highest that was "
+        "tried for this n). 64 Hard problems, 8 a batch, rates from 6.25e-5 on:\n\n"
+        f"{own_rates(gallery, lower(gallery))}\n\n"
+        "64 other Hard problems and another base model, no rate below 1.25e-4: "
+        f"{points(negative(before[0]))} at {EARLY:,}, {points(before[1])} at {LATE:,}.\n\n"
+        f"{own_rates(gallery, recorded(gallery))}\n\n"
         "At one rate for all, n\\* goes from 4 to 128 ([findings](findings.md#1-n-rises-with-compute-shown)). With a "
         "rate of its own a small group keeps up for longer: most of what a large one is ahead by late is less noise, "
         "which a smaller rate buys as well.",
-        f"Rates below those tried for n = {SMALL}, should they carry it as high.",
+        "Schedules of the rate within a run, which suit a small group most.",
     )
+
+
+def lead(gallery: Gallery, tried: Tried) -> tuple[Estimate, Estimate, bool]:
+    """By how much the small n leads early, the large one late, and whether the small one has its lowest rate there."""
+    rewards, rates = tuned(tried)
+    early, late = (place_of(gallery, budget) for budget in (EARLY, LATE))
+    first = student(rewards[SMALL][:, early] - rewards[LARGE][:, early])
+    return first, student(rewards[LARGE][:, late] - rewards[SMALL][:, late]), rates[SMALL][late][1]
+
+
+def own_rates(gallery: Gallery, tried: Tried) -> str:
+    """A table: each n's reward at its own rate, and the rate."""
+    rewards, rates = tuned(tried)
+    budgets = [EARLY * 4**power for power in range(4)]
+    places = [place_of(gallery, budget) for budget in budgets]
+    rows = [
+        (f"n = {n}", *(f"{each[:, place].mean():.3f} at {_rate(rates[n][place])}" for place in places))
+        for n, each in rewards.items()
+    ]
+    return table(("", *(f"C = {budget:,}" for budget in budgets)), rows)
+
+
+def place_of(gallery: Gallery, budget: int) -> int:
+    """Of the last evaluation up to a budget, and a little beyond it; all of these sweeps have the same."""
+    return int(np.searchsorted(gallery.curves(RISE)[SMALL].compute, budget * 1.05) - 1)
 
 
 def two_suffice(gallery: Gallery) -> Claim:
     """n = 2 keeps 97.6% of n = 16."""
-    rewards, _ = tuned(gallery)
-    n = min(rewards)
-    kept = student(rewards[n][:, -1] / rewards[16][:, -1].mean())
-    tried = n == 2
-    has = f"n = {n} has {kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f}) of it at {LATE:,}"
+    rewards, rates = tuned(lower(gallery))
+    kept = student(rewards[2][:, -1] / rewards[16][:, -1].mean())
+    margin = student(rewards[2][:, -1] - KEPT * rewards[16][:, -1])  # its interval has the noise of both
+    early = student(rewards[2][:, 0] / rewards[16][:, 0].mean())
+    has = f"{kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f})"
     return Claim(
         "2-GRPO ([2510.00977](https://arxiv.org/abs/2510.00977))",
         "n = 2 keeps 97.6% of what n = 16 has, at an eighth of its rollouts",
         f"at equal compute n = 2 at its own rate has more than {KEPT} of the reward of n = 16 at its own.",
-        side(kept, KEPT) if tried else "not settled",
-        has if tried else f"n = 2 was not run; {has}",
-        f"After {LATE:,} rollouts, each at its own rate, {has.removesuffix(f' at {LATE:,}')}, of {kept.seeds} seeds.",
-        "Some forty seeds of n = 2 and n = 16, with rates down to a quarter of those here.",
+        side(margin, 0.0),
+        f"{has} of it at {LATE:,}",
+        f"Each at its own rate (the table above), n = 2 has {early.value:.2f} ({early.low:.2f} to {early.high:.2f}) of "
+        f"the reward of n = 16 at {EARLY:,} rollouts, and {has} at {LATE:,}, at {_rate(rates[2][-1])} and "
+        f"{_rate(rates[16][-1])}; {kept.seeds} seeds.",
+        "Some forty seeds of n = 2 and n = 16; lower rates, or rates that fall.",
     )
 
 
@@ -140,6 +163,7 @@ def same_path(gallery: Gallery) -> Claim:
     decided = [side(one, ALIKE) for one in differences]
     fails = "holds" in decided or "holds" in [side(negative(one), ALIKE) for one in differences]
     inside = all(abs(end) < ALIKE for one in differences for end in (one.low, one.high))
+    power = fluctuations(Gallery(gallery.path / "schedules").sweep("hard_64"))
     widest = max(differences, key=lambda one: abs(one.value))
     rows = [(f"n = {n}", *(f"{value:.3f}" for value in each.mean(axis=0))) for n, each in sizes.items()]
     return Claim(
@@ -150,9 +174,34 @@ def same_path(gallery: Gallery) -> Claim:
         f"n = 64 less n = 4 after {STEPS[differences.index(widest)]} steps: {points(widest)}",
         f"64 Hard problems, 8 a batch, 2.5e-4; mean avg@4 after so many steps:\n\n"
         f"{table(('', *map(str, STEPS)), rows)}\n\n"
-        "Whether fluctuations within a run go as 1/n was not measured.",
+        "Fluctuations within runs, on another base model with ten seeds: the change from one evaluation to the next, "
+        f"{WITHIN[0]} to {WITHIN[1]} steps into a run; its variance over seeds, less that of sampled answers, goes as "
+        f"n to the power {power.value:.2f} ({power.low:.2f} to {power.high:.2f}), where -1 is claimed.",
         "Steps so small that noise averages out along the way; problems on which every group has a signal.",
     )
+
+
+def fluctuations(sweep: Sweep, *, draws: int = 500) -> Estimate:
+    """The power of n by which reward fluctuates within runs of n = 4 to 64, with an interval from drawn seeds."""
+    sizes, changes, sampled = (4, 8, 16, 32, 64), [], []
+    curves = curves_of(sweep, "avg@4")
+    for n in sizes:
+        rows = [row for row in sweep.table.to_pylist() if row["group_size"] == n and not row.get("schedule")]
+        batch = n * rows[0]["problems_per_batch"]
+        inside = (curves[n].compute >= WITHIN[0] * batch) & (curves[n].compute <= WITHIN[1] * batch)
+        changes.append(np.diff(curves[n].values[:, inside, 0], axis=1))
+        rates = np.array([row["solve_counts"] for row in rows if row["compute"] > 0]) / rows[0]["samples"]
+        # Two evaluations, each a mean over problems of a mean of `samples` answers.
+        sampled.append(2 * np.mean(rates * (1 - rates)) / (rows[0]["samples"] - 1) / rates.shape[1])
+
+    def power(seeds: np.ndarray) -> float:
+        variances = [change[seeds].var(axis=0, ddof=1).mean() for change in changes]
+        own = np.maximum(np.array(variances) - sampled, 1e-6)
+        return float(np.polyfit(np.log(sizes), np.log(own), 1)[0])
+
+    count, random = len(changes[0]), np.random.default_rng(0)
+    drawn = [power(random.integers(0, count, count)) for _ in range(draws)]
+    return Estimate(power(np.arange(count)), *np.quantile(drawn, (0.025, 0.975)).tolist(), count)
 
 
 def product(gallery: Gallery) -> Claim:
@@ -200,18 +249,36 @@ def noise(gallery: Gallery) -> Claim:
     )
 
 
-def tuned(gallery: Gallery) -> tuple[dict[int, np.ndarray], dict[int, list[tuple[float, bool]]]]:
+Tried = Mapping[int, Mapping[float, np.ndarray]]
+"""n -> learning rate -> [S, E] rewards."""
+
+
+def recorded(gallery: Gallery) -> Tried:
+    """64 Hard problems at four rates of each n, none below 1.25e-4."""
+    curves = {name: gallery.curves(name) for name in RATES}
+    rate_of = {name: rates_of(gallery, name) for name in RATES}
+    return {n: {rate_of[name][n]: curves[name][n].values[:, :, 0] for name in RATES} for n in curves[RISE]}
+
+
+def lower(gallery: Gallery) -> Tried:
+    """64 other Hard problems and another base model, in `gallery`/rates: n from 2 on, rates from 6.25e-5 on."""
+    folder, found = Gallery(gallery.path / "rates"), collections.defaultdict(dict)
+    for path in sorted(folder.path.glob(f"*{SUFFIX}")):
+        rate = folder.sweep(path.stem).facts.shared["optimizer.base_lr"]  # the same for every n
+        for n, seeds in folder.curves(path.stem).items():
+            found[n][rate] = seeds.values[:, :, 0]
+    return {n: found[n] for n in sorted(found)}
+
+
+def tuned(tried: Tried) -> tuple[dict[int, np.ndarray], dict[int, list[tuple[float, bool]]]]:
     """n -> [S, E] rewards at the rate, and the evaluation, that the other seeds choose; n -> the rate at each budget.
 
     That of all seeds together, and whether it is the lowest or the highest that was tried for this n.
     """
-    curves = {name: gallery.curves(name) for name in RATES}
-    rate_of = {name: rates_of(gallery, name) for name in RATES}
     rewards, rates = {}, {}
-    for n in curves[RISE]:
-        tried = {rate_of[name][n]: curves[name][n].values[:, :, 0] for name in RATES}
-        ordered = sorted(tried)
-        values = np.stack([tried[rate] for rate in ordered])
+    for n, of_rate in tried.items():
+        ordered = sorted(of_rate)
+        values = np.stack([of_rate[rate] for rate in ordered])
         rewards[n] = chosen_elsewhere(values)
         best = np.argmax(np.maximum.accumulate(values.mean(axis=1), axis=1), axis=0)
         rates[n] = [(ordered[place], place in (0, len(ordered) - 1)) for place in best]

@@ -1,16 +1,29 @@
 """docs/referee.md from the gallery: verdicts by hand on small numbers, statements by a plain loop, and the page."""
 
+import itertools
 import pathlib
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from isocompute_jax.sweeps.record import Seeds
+from isocompute_jax.sweeps.record import Facts, Seeds, Sweep
 from research import referee
 from research.findings.chapter import Gallery
 from research.findings.statistics import Estimate
-from research.referee.claims import RATES, at_steps, both, claims, negative, rates_of, side, tuned
+from research.referee.claims import (
+    RATES,
+    at_steps,
+    both,
+    claims,
+    fluctuations,
+    negative,
+    rates_of,
+    recorded,
+    side,
+    tuned,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 GALLERY = Gallery(ROOT / "gallery")
@@ -30,6 +43,17 @@ def test_rewards_at_equal_steps_lie_between_evaluations_by_log_c():
     np.testing.assert_allclose(at_steps(seeds, 2), [[0.2, 0.3, 0.4]])  # C = 128, 256, 512
 
 
+def test_fluctuations_that_go_as_one_over_n_have_the_power_minus_one():
+    """Forty seeds of a level curve with noise of variance 1e-2 / n; every problem is solved always or never."""
+    random, rows = np.random.default_rng(0), []
+    for n, seed, step in itertools.product((4, 8, 16, 32, 64), range(40), range(48, 601, 12)):
+        rows.append({"group_size": n, "seed": seed, "compute": step * n, "problems_per_batch": 1, "samples": 8})
+        rows[-1] |= {"eval_set": "validation", "solve_counts": [0, 8], "avg@4": 0.5 + random.normal() / 10 / n**0.5}
+    found = fluctuations(Sweep("s", pa.Table.from_pylist(rows), Facts({}, {}, {})), draws=50)
+    assert found.value == pytest.approx(-1, abs=0.05) and found.low < found.value < found.high
+    assert found.seeds == 40
+
+
 def test_rates_are_those_of_the_sweeps():
     """8 problems a batch, 2.5e-4 at 64 rollouts a step: n = 32 has four times as many."""
     assert [rates_of(GALLERY, name)[32] for name in RATES] == [1.25e-4, 2.5e-4, 5e-4, 1e-3]
@@ -37,7 +61,7 @@ def test_rates_are_those_of_the_sweeps():
 
 @pytest.mark.slow
 def test_the_rate_of_an_n_is_chosen_on_the_other_seeds():
-    rewards, rates = tuned(GALLERY)
+    rewards, rates = tuned(recorded(GALLERY))
     values = [GALLERY.curves(name)[32].values[:, :, 0] for name in RATES]
     for seed in range(5):
         others = [[each[other] for other in range(5) if other != seed] for each in values]
