@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import pathlib
 import statistics
 
@@ -12,8 +13,15 @@ PACKAGE = ROOT / "isocompute_jax"
 RECORDS = {"NamedTuple", "TypedDict", "PyTreeNode"}
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if "_pb2" not in file.name)
 LINES = {file: file.read_text(encoding="utf-8").count("\n") for file in FILES}
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
-CLASSES = [(file, node) for file, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+@functools.cache
+def trees() -> dict[pathlib.Path, ast.Module]:
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+def classes() -> list[tuple[pathlib.Path, ast.ClassDef]]:
+    return [(file, node) for file, tree in trees().items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
 
 def is_record(node: ast.ClassDef) -> bool:
@@ -25,7 +33,7 @@ def importers() -> dict[pathlib.Path, set[pathlib.Path]]:
     """Module -> the package's modules that import it, or a name of it."""
     modules = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
     found: dict[pathlib.Path, set[pathlib.Path]] = collections.defaultdict(set)
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -63,13 +71,13 @@ def test_files_have_one_subject_of_some_size():
 
 
 def test_record_types():
-    records = [file for file, node in CLASSES if is_record(node)]
+    records = [file for file, node in classes() if is_record(node)]
     assert len(records) <= 318
     assert sum(file.is_relative_to(PACKAGE / "fit") for file in records) <= 106
 
 
 def test_one_class_has_one_name():
-    names = collections.Counter(node.name for _, node in CLASSES if not node.name.startswith("_"))
+    names = collections.Counter(node.name for _, node in classes() if not node.name.startswith("_"))
     assert [name for name, times in names.items() if times > 1] == []
 
 
