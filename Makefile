@@ -52,6 +52,9 @@ AOT_VENVS := $(AOT:%=.venv-aot-%)
 AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.venv-aot-gpu/bin/python) \
   $(if $(filter tpu,$(AOT)),ISOCOMPUTE_AOT_TPU_PYTHON=$(CURDIR)/.venv-aot-tpu/bin/python)
 
+# Tests' modules take half of a minute to compile in each process, and a main of the package a quarter of a second.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean

@@ -10,7 +10,6 @@ import sys
 import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from isocompute_jax.distributed.environment import PORT, Place, find_place
 from isocompute_jax.records.errors import InputError
@@ -56,6 +55,8 @@ def container(jobset: dict, name: str) -> dict:
 
 def check(jobset: dict) -> None:
     """Raises for what JobSet or Kubernetes would not know: neither drops nor changes a field."""
+    from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet  # takes seconds
+
     for replicated in jobset["spec"]["replicatedJobs"]:
         as_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, **replicated["template"]}
         kubernetes_validate.validate(as_job, "1.37", strict=True)

@@ -99,6 +99,13 @@ def shift(one, other):
     return np.mean([best_size(one, c) - best_size(other, c) for c in budgets_of(one, other)])
 
 
+@pytest.fixture
+def few_replicates(monkeypatch):
+    """For tests of a value: its interval over seeds is nearly all of the time."""
+    monkeypatch.setattr(statistics, "REPLICATES", 10)
+
+
+@pytest.mark.usefixtures("few_replicates")
 @pytest.mark.parametrize(("one", "other"), [("easy_64", "problems_64"), ("problems_64", "problems_256")])
 def test_shifts_between_sweeps(one, other):
     assert statistics.size_shift(curves(one), curves(other)).value == pytest.approx(
@@ -106,6 +113,7 @@ def test_shifts_between_sweeps(one, other):
     )
 
 
+@pytest.mark.usefixtures("few_replicates")
 @pytest.mark.parametrize(("name", "metric"), [("easy_64", "worst@4"), ("problems_64", "best@4")])
 def test_shifts_between_targets(name, metric):
     assert statistics.target_shift(curves(name, metric, "avg@4")).value == pytest.approx(
