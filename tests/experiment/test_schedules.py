@@ -20,7 +20,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
 from tests.experiment import builders
 
-SCHEDULE = ScheduleConfig("4@0,8@128,16@500", problems_per_batch="4@0,2@300", rate="cosine")
+SCHEDULE = ScheduleConfig("4@0,8@128", problems_per_batch="4@0,2@300", rate="cosine")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_interrupted_at_a_switch_it_ends_with_the_same_bits(scheduled, reference
     lines = builders.log_lines(reference, run_files.METRICS)
     sizes = [(line["group_size"], line["problems_per_batch"]) for line in lines]
     switches = [step for step in range(1, len(sizes)) if sizes[step] != sizes[step - 1]]
-    assert len(switches) == 3
+    assert len(switches) == 2
     for step in switches:
         with builders.interrupted_in_step(step), pytest.raises(KeyboardInterrupt):
             loop.train(scheduled, tmp_path / "run")
@@ -181,7 +181,7 @@ def test_a_frontier_of_other_problems_is_refused_where_that_is_to_be_seen(schedu
 
 def test_theory_schedules_measured_problems(scheduled, tmp_path):
     problems = tasks.read_problems(scheduled.train_set)
-    measured = [dataclasses.replace(problem, measured={"avg@16": 0.05}) for problem in problems]
+    measured = [dataclasses.replace(problem, measured={"avg@16": 0.1}) for problem in problems]
     tasks.write_problems(tmp_path / "train.jsonl", measured)
     config = dataclasses.replace(
         scheduled,
@@ -189,12 +189,12 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
         loss=dataclasses.replace(scheduled.loss, kl_coef=0.0, entropy_coef=0.0),
         schedule=ScheduleConfig("theory"),
         evaluation=EvaluationConfig(),
-        max_compute=200,
+        max_compute=100,
     )
     loop.train(config, tmp_path / "run")
     written = json.loads((tmp_path / "run" / run_files.CONFIG).read_text())
     assert written["schedule"] == "n theory"
-    assert written["config"]["schedule"]["group_size"].startswith(f"{written['group_size']}@0")
+    assert written["config"]["schedule"]["group_size"] == "4@0,8@32" and written["group_size"] == 4
     loop.train(config, tmp_path / "run")  # done: it is recognised
 
 
