@@ -51,6 +51,15 @@ def _put_whole(self: lru_cache.LRUCache, key: str, value: bytes) -> None:
 
 lru_cache.LRUCache.put = _put_whole
 
+# Garbage: a process holds a million objects of modules and tests, which the collector would go through again and again.
+gc.set_threshold(10_000, 10, 10)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what has been imported and collected out of every later collection of garbage."""
+    gc.freeze()
+
+
 MEMORY = 2_500_000_000
 """In bytes. A process that holds more forgets its compiled programs after a module; the cache on disk has them."""
 
