@@ -46,12 +46,12 @@ Reward on the problems that it does not decide on, chosen as above:
 On sets of 64 it grows about as fast as its rule allows: training gains what held-out problems do not share. With 256 or
 all Hard problems nothing is learned by heart, and n grows once reward is past its steepest. On 64 Easy problems it is
 behind from the first evaluation on, when n is still 4. A base model twice as wide learns 64 problems by heart so soon
-that the best n grows faster than the rule may: 16 leads from 6,700 rollouts on and 64 from 30,000, when `auto` has 8 and
-32 (C must double between two changes), and what small groups learned by heart is not undone later.
+that the best n grows faster than the rule may: 16 leads from 6,700 rollouts on and 64 from 30,000, when `auto` has 8
+and 32, since C must double between two changes. What small groups learned by heart is not undone later.
 
-So: where problems are many for the model, `auto` from n = 4 does what a sweep would have said. Where training reward is
-far above held-out reward at the first evaluation already, it ends 1 to 4 points behind the right n; bring more problems,
-or begin with larger groups (the second was not tried).
+So: where problems are many for the model, `auto` from n = 4 does what a sweep would have said. Where they are few it
+ends between 1 point above and 4 points below the n that a sweep would have chosen; and more problems are worth far more
+than the right n (64, 256 and all Hard problems, at the same compute, in the table).
 
 ## n for each problem
 
