@@ -10,7 +10,7 @@ import numpy as np
 import scipy.optimize
 from absl import flags
 
-from benchmarks import families
+from benchmarks import families, published
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.seeds import group_runs
@@ -36,7 +36,10 @@ def studies_of_flags() -> Iterator[tuple[int, families.Study]]:
     given = flags.FLAGS
     for number in range(given.first, given.first + given.studies):
         for family in given.families:
-            yield number, families.simulate(family, given.draw, number)
+            if family in published.FAMILIES:
+                yield number, published.simulate(family, number)
+            else:
+                yield number, families.simulate(family, given.draw, number)
 
 
 def long_table(runs: Iterable[Mapping[str, Any]]) -> Table:

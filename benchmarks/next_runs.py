@@ -57,7 +57,9 @@ def one_study(study: families.Study, number: int) -> list[float]:
     stages, found = analysed(study.table(METRIC))
     forecast, among = forecast_of(stages, found), alive(found, budget)
     choices = candidates(budget, among, end=families.LAST)
-    today, proposals = propose(forecast, budget, among, choices, evaluations(found, forecast), count=RUNS.value)
+    today, proposals = propose(
+        forecast.by_form(), budget, among, choices, evaluations(found, forecast), count=RUNS.value
+    )
     proposed = [run for run, _ in proposals]
     cost = sum(run.cost for run in proposed)
     truth = study.truth(np.array([budget]))[:, 0]

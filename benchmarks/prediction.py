@@ -2,6 +2,7 @@
 
     python -m benchmarks.prediction --studies=60                  # 60 of each of ten families
     python -m benchmarks.prediction --draw=development            # what the method's constants were chosen on
+    python -m benchmarks.prediction --families=sigmoid,shifted,late,stretched,relaxed    # shapes of published curves
 
 Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1/8, 1, 2, 4 and 16 times that, and the
 regret is the true reward of the best n less that of the named one; the tool may say to stop at the peak of a curve that

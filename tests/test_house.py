@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 67_000), ("isocompute_jax/fit", 16_250), ("tests", 55_400), ("benchmarks", 9_750)],
+    [("isocompute_jax", 67_000), ("isocompute_jax/fit", 16_250), ("tests", 55_460), ("benchmarks", 9_790)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar

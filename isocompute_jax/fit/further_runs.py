@@ -5,11 +5,13 @@ design. Each draw in turn is taken for the truth; a candidate run would then mea
 draws are weighed by how well they agree with that, and the configuration of the highest weighted mean is chosen. What
 that choice loses against the truth, averaged over the draws, is the regret to expect after the run (preposterior
 analysis; Raiffa and Schlaifer 1961). Runs are added one by one, each judged together with those before it.
+Each draw goes on by its form here (`Forecast.by_form`): by draws whose gain beyond the data is independent of what they
+are inside, a run tells less than it does, and proposals cost more and help less (BENCHMARKS.md, "Which runs to add").
 
 `--stop_hopeless` asks for the chance that a run's configuration leads in what is left. All curves are drawn together,
 inside the data and beyond them; a draw counts for a run where its configuration has the highest reward at any compute
-between where the run is and where it would end. What the run has already shown stays in the fit, whether it goes on or
-not.
+between where the run is and where it would end, by its form too. What the run has already shown stays in the fit,
+whether it goes on or not.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ def _for_budget(stages: Stages, found: MetricAnalysis, budget: float) -> NextRun
     among = [*alive, *range(len(tried), len(tried) + len(untried))]
     choices = candidates(budget, among, end=data_end(found.fits))
     regret, proposals = propose(
-        forecast, budget, among, choices, evaluations(found, forecast),
+        forecast.by_form(), budget, among, choices, evaluations(found, forecast),
         count=stages.options.next, seed=stages.options.seed,
     )  # fmt: skip
     every = [*tried, *untried]
@@ -298,7 +300,7 @@ def chances_of_leading(curves: Any, options: AnalysisOptions, *, end: float) -> 
         for run in runs[curve.configuration.name]:
             if is_judged(run, end=end):
                 reached = float(run.compute.max())
-                chance = chance_of_leading(forecast, number, start=reached, end=end)
+                chance = chance_of_leading(forecast.by_form(), number, start=reached, end=end)
                 chances.append(Chance(run.run, curve.configuration.name, reached, chance))
     return chances
 

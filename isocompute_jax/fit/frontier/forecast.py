@@ -6,7 +6,11 @@ that has not risen yet borrows from those that have; joint draws under that prio
 sampling backwards over the draws of the single curves (Carter and Kohn 1994). And all curves have one form: forms are
 averaged by their evidence over the sweep, tempered (`TEMPER`), for no form is true and evaluations are less independent
 than the likelihood takes them to be. And all runs begin with the base model: where some have evaluated it, the others
-begin there too. `benchmarks/prediction.py` measures what this is worth.
+begin there too.
+
+Beyond its data a curve goes on from these draws by what draws of a tempered likelihood gain (`MISFIT`): inside, its
+evaluations say where it is, and no form is trusted to say where it goes. `benchmarks/prediction.py` and
+`benchmarks/recorded.py` measure what this is worth.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from isocompute_jax.fit.curves.forms import FORMS, FormName
 from isocompute_jax.fit.curves.posterior import (
     STEEPNESS,
     Draws,
+    Posterior,
     log_normal,
     log_sum,
     moved,
@@ -42,11 +47,19 @@ logarithm of the compute at the rise, of the logarithm of the steepness."""
 UNLIKE = 0.05
 """Probability that two neighbours are alike in nothing: one odd configuration must not carry the others along."""
 
-DRIFT = 0.06
-"""Standard deviation of the trend of A in n, over a factor of two: larger n may end higher, or lower, throughout."""
+DRIFTS = 0.06 * np.arange(-2.0, 2.1, 0.5)
+"""Trends of A in n that are averaged over, changes over a factor of two: larger n may end higher, or lower, throughout.
+They are taken as normal, two standard deviations wide to either side."""
 
-DRIFTS = DRIFT * np.arange(-2.0, 2.1, 0.5)
-"""The trends that are averaged over."""
+MISFIT = 3.0
+"""Beyond its data a curve gains what its form does with so many times the noise of its evaluations: no form is true,
+and how far it misses out there shows in no residual. The likelihood is tempered by the square of this (Grünwald and van
+Ommen 2017). Chosen on recorded sweeps cut at 1/4 and 1/8: with less, what a form says of the small n, which have shown
+most of their rise, outvotes the large ones, which have hardly risen."""
+
+LATER_DRIFTS = 0.04 + 0.04 * np.arange(-2.0, 2.1, 1.0)
+"""The trends for that: mostly larger n end higher (IsoCompute, arXiv 2603.12151), while the start of a sweep tells
+little of where they end."""
 
 TEMPER = 10.0
 """Evidence of a form is divided by this."""
@@ -68,6 +81,10 @@ FAR_ENOUGH = 0.5
 come far enough to show its asymptote, seeds seem to differ in it by more than anything that they truly do."""
 
 
+Table = tuple[tuple[Draws | None, ...], ...]
+"""Per form, per curve."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forecast:
     """S joint draws of K curves."""
@@ -76,37 +93,64 @@ class Forecast:
     reward_range: tuple[float, float]
     weights: dict[FormName, float]  # form -> its share of the draws
     form: np.ndarray  # [S] number of each draw's form in `weights`
-    draws: tuple[tuple[Draws | None, ...], ...]  # per form, per curve; joint draw s is row s of those of its form
+    draws: Table  # joint draw s is row s of those of its form
     members: np.ndarray  # [K] whether the configuration has a curve; the others' rewards are NaN
     noise: np.ndarray  # [K] standard deviation of a point about its curve, as a share of the range; NaN without a curve
     correlation: float  # of neighbouring points
     collapses: Collapses | None = None  # where curves fall, where some have; None in a sweep without a fall
     start: float | None = None  # the base model's share of the range, from which all rise; None where not evaluated
+    ends: np.ndarray | None = None  # [K] compute of the last evaluation; NaN without data
+    beyond: Forecast | None = None  # draws of the tempered likelihood (`MISFIT`): what curves gain beyond their ends
     _lattice: dict[int, np.ndarray] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def rewards(self, compute: float) -> np.ndarray:
         """[S, K] reward at `compute`."""
-        x = np.log(np.array([compute]) / self.reference)
         found = np.full((len(self.form), len(self.members)), np.nan)
         kept = np.ones(found.shape) if self.collapses is None else self.collapses.kept(compute)
+        for k in np.flatnonzero(self.members).tolist():
+            low, share = self._continued(k, compute)
+            found[:, k] = low + (share - low) * kept[:, k]
+        low, high = self.reward_range
+        return low + (high - low) * found
+
+    def _continued(self, k: int, compute: float) -> tuple[np.ndarray, np.ndarray]:
+        """As `_curve`, beyond the curve's end too; without data a curve is one of the tempered likelihood throughout.
+
+        Where it is at its end and what it gains from there come from different draws. With data the first is known.
+        Without, the spreads of the two would add up, though a curve that has risen early has little left to gain.
+        """
+        if self.beyond is None or self.ends is None or compute <= self.ends[k]:
+            return self._curve(k, compute)
+        if np.isnan(self.ends[k]):
+            return self.beyond._curve(k, compute)
+        low, share = self._curve(k, float(self.ends[k]))
+        gain = self.beyond._curve(k, compute)[1] - self.beyond._curve(k, float(self.ends[k]))[1]
+        return low, np.minimum(share + gain, 1.0)
+
+    def _curve(self, k: int, compute: float) -> tuple[np.ndarray, np.ndarray]:
+        """[S] the level that a curve rises from, and [S] where it is at `compute`, in shares of the range."""
+        x = np.log(np.array([compute]) / self.reference)
+        low, share = np.empty((2, len(self.form)))
         for number, name in enumerate(self.weights):
             rows = np.flatnonzero(self.form == number)
             if not len(rows):
                 continue
-            for k in np.flatnonzero(self.members):
-                draws = self.draws[number][k]
-                assert draws is not None
-                climbed = FORMS[name].share(draws.theta[rows], x)[:, 0]
-                found[rows, k] = draws.low[rows] + (draws.high - draws.low)[rows] * climbed * kept[rows, k]
-                if self.start is not None and not FORMS[name].at_zero and compute < self.reference:
-                    found[rows, k] = self._before(draws.low[rows], compute)
-        low, high = self.reward_range
-        return low + (high - low) * found
+            draws = self.draws[number][k]
+            assert draws is not None
+            low[rows] = draws.low[rows]
+            share[rows] = low[rows] + (draws.high[rows] - low[rows]) * FORMS[name].share(draws.theta[rows], x)[:, 0]
+            if self.start is not None and not FORMS[name].at_zero and compute < self.reference:
+                share[rows] = self._before(low[rows], compute)
+        return low, share
 
     def _before(self, low: np.ndarray, compute: float) -> np.ndarray:
         """[S'] shares of the range before the first data, of a form that has no value at C = 0: linear from there."""
         start = np.minimum(self.start or 0.0, low)
         return start + (low - start) * compute / self.reference
+
+    def by_form(self) -> Forecast:
+        """The same draws, each of which goes on by its form beyond the data too."""
+        return dataclasses.replace(self, beyond=None)
 
     def best_within(self, number: int, compute: float) -> tuple[np.ndarray, float]:
         """What a configuration comes to with up to `compute`, stopped where it is expected to be the best.
@@ -175,28 +219,43 @@ def forecast(
     box = 0.0, float(np.log(trained.max() / reference))
     errors, rho = _noise([len(points[k][0]) for k in order], [measured[k] for k in order], high - low)
     rng = np.random.default_rng(seed)
-    table, evidence = [], []
-    for name in forms:
+
+    def alone(name: FormName, times: float) -> list[Posterior]:
+        """Of each member, with so many times the noise of its evaluations."""
         with np.errstate(divide="ignore"):
-            found = [
-                posterior(name, np.log(points[k][0] / reference), points[k][1], noise=error, correlation=rho, box=box)
-                for k, error in zip(order, errors, strict=True)
-            ]
-        row, gained = _joined(name, [one.draw(draws, rng) for one in found], order, given, len(points), box, rng)
-        table.append(row if apart is None else apart.all_moved(name, row, high - low, rng))
-        evidence.append(sum(one.evidence for one in found) + gained)
-    weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
-    shares = (rng.permutation(draws) + 0.5) / draws
-    form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
-    named: dict[FormName, float] = {name: float(weight) for name, weight in zip(forms, weights, strict=True)}
+            x = [np.log(points[k][0] / reference) for k in order]
+        return [
+            posterior(name, at, points[k][1], noise=times * error, correlation=rho, box=box)
+            for k, at, error in zip(order, x, errors, strict=True)
+        ]
+
+    def together(times: float, drifts: np.ndarray) -> tuple[dict[FormName, float], np.ndarray, Table]:
+        """Weights of the forms, the form of each joint draw, and their draws."""
+        table, evidence = [], []
+        for name in forms:
+            found = alone(name, times)
+            single = [one.draw(draws, rng) for one in found]
+            row, gained = _joined(name, single, order, given, len(points), box, rng, drifts)
+            table.append(row if apart is None else apart.all_moved(name, row, high - low, rng))
+            evidence.append(sum(one.evidence for one in found) + gained)
+        weights = np.exp(np.array(evidence) / TEMPER - log_sum(np.array(evidence) / TEMPER))
+        shares = (rng.permutation(draws) + 0.5) / draws
+        form = np.minimum(np.searchsorted(np.cumsum(weights), shares), len(weights) - 1)
+        return {name: float(each) for name, each in zip(forms, weights, strict=True)}, form, tuple(table)
+
     peaks = [each.fit.fall.compute if each.fit.fall else np.nan for each in measured]
     ends = [c.max() if member else np.nan for (c, _), member in zip(points, members, strict=True)]
     unknown = [np.nan] * len(untried)
-    fallen = collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
     known = np.concatenate([members, np.ones(len(untried), bool)])
     noise = np.full(len(known), np.nan)
     noise[order] = errors
-    return Forecast(reference, reward_range, named, form, tuple(table), known, noise, rho, fallen, start)
+    near = together(1.0, DRIFTS)
+    fallen = collapses(given, [*peaks, *unknown], [*ends, *unknown], draws=draws, rng=rng)
+    far = together(MISFIT, LATER_DRIFTS)
+    beyond = Forecast(reference, reward_range, *far, known, noise, rho, start=start)
+    return Forecast(
+        reference, reward_range, *near, known, noise, rho, fallen, start, np.array([*ends, *unknown]), beyond
+    )
 
 
 def _start(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
@@ -287,6 +346,7 @@ def _joined(
     tried: int,
     box: tuple[float, float],
     rng: np.random.Generator,
+    drifts: np.ndarray,
 ) -> tuple[tuple[Draws | None, ...], float]:
     """Joint draws of all configurations under one form, and the log evidence that joining them gains.
 
@@ -298,9 +358,10 @@ def _joined(
       tried: K.
       box: see `posterior`.
       rng: random numbers.
+      drifts: trends of A in n, two standard deviations to either side of their mean.
     """
     steps = [_step(configurations[i], configurations[j]) for i, j in itertools.pairwise(order)]
-    joint, drift, gained = _walk(name, single, steps, box, rng)
+    joint, drift, gained = _walk(name, single, steps, box, rng, drifts)
     by_number = dict(zip(order, joint, strict=True))
     for i, new in enumerate(configurations[tried:], start=tried):
         sizes = {k: _step(configurations[k], new) for k in sorted(order)}
@@ -344,28 +405,30 @@ def _walk(
     steps: Sequence[Step],
     box: tuple[float, float],
     rng: np.random.Generator,
+    drifts: np.ndarray = DRIFTS,
 ) -> tuple[list[Draws], np.ndarray, float]:
     """Joint draws of neighbouring curves under the random walk, the drift of each, and the log evidence that it gains.
 
     The draws of one curve are its particles: each stands for its likelihood times the prior of a single curve, which is
-    divided out where the walk takes its place. Every drift of `DRIFTS` is filtered; draws are shared out among them by
+    divided out where the walk takes its place. Every drift is filtered; draws are shared out among them by
     their evidence.
     """
     count = len(single[0].high)
     pairs = itertools.pairwise(single)
     moves = [_move(name, before, after, step, box) for (before, after), step in zip(pairs, steps, strict=True)]
-    filters = [_filter(moves, float(drift), count) for drift in DRIFTS]
+    filters = [_filter(moves, float(drift), count) for drift in drifts]
     evidence = np.array([log_sum(forward[-1]) - np.log(count) for forward in filters])
-    evidence += log_normal(DRIFTS, 0.0, DRIFT) - log_sum(log_normal(DRIFTS, 0.0, DRIFT))
+    prior = log_normal(drifts, drifts.mean(), (drifts[-1] - drifts[0]) / 4)
+    evidence += prior - log_sum(prior)
     gained = float(log_sum(evidence))
     shares = np.cumsum(np.exp(evidence - gained))
-    drawn = np.minimum(np.searchsorted(shares, (rng.permutation(count) + 0.5) / count), len(DRIFTS) - 1)
+    drawn = np.minimum(np.searchsorted(shares, (rng.permutation(count) + 0.5) / count), len(drifts) - 1)
     chosen = np.empty((len(single), count), int)
     for number in np.unique(drawn):
         rows = np.flatnonzero(drawn == number)
-        chosen[:, rows] = _backwards(filters[number], moves, float(DRIFTS[number]), len(rows), rng)
+        chosen[:, rows] = _backwards(filters[number], moves, float(drifts[number]), len(rows), rng)
     joint = [Draws(*(part[i] for part in draws)) for draws, i in zip(single, chosen, strict=True)]
-    return joint, DRIFTS[drawn], gained
+    return joint, drifts[drawn], gained
 
 
 Move = Callable[[float], np.ndarray]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -222,7 +223,10 @@ def test_curves_fall_where_others_of_the_sweep_have():
 
 
 def test_a_size_that_was_not_run_is_its_neighbour_and_the_drift():
-    """A climbs by 0.1 with every factor of two: 128 is expected above 64, less surely so."""
+    """A climbs by 0.1 with every factor of two: 128 is expected above 64, less surely so.
+
+    Its draws are those of one model, where the others have data and beyond.
+    """
     rewards = measured(HILLS)
     new = Configuration("n = 128", 128, 32, 1024)
     found, without = ask(rewards, untried=[new]), ask(rewards)
@@ -231,3 +235,23 @@ def test_a_size_that_was_not_run_is_its_neighbour_and_the_drift():
     np.testing.assert_allclose(far[:, :4].mean(axis=0), without.rewards(1e9).mean(axis=0), atol=0.01)
     rise = far[:, 4].mean() - far[:, 3].mean()
     assert 0.02 < rise < 0.12 and far[:, 4].std() > far[:, 3].std()
+    assert found.beyond is not None
+    for compute in (3e5, 1e6, 1e9):
+        np.testing.assert_array_equal(found.rewards(compute)[:, 4], found.beyond.rewards(compute)[:, 4])
+
+
+def test_beyond_its_data_a_curve_goes_on_by_what_tempered_draws_gain():
+    """Inside, nothing of them is used; at its own end each draw goes on without a jump, and never falls."""
+    rewards, use = measured(HILLS), [np.ones(len(COMPUTE), bool)] * 3 + [COMPUTE < 2e5]
+    found = ask(rewards, use=use)
+    assert found.ends is not None and found.beyond is not None
+    inside = dataclasses.replace(found, beyond=None)
+    end = float(found.ends[3])
+    np.testing.assert_array_equal(found.rewards(end), inside.rewards(end))
+    np.testing.assert_allclose(found.rewards(end * (1 + 1e-9))[:, 3], found.rewards(end)[:, 3], atol=1e-7)
+    np.testing.assert_array_equal(found.rewards(9e5)[:, :3], inside.rewards(9e5)[:, :3])  # their data reach further
+    path = np.stack([found.rewards(c) for c in np.geomspace(1e5, 1e8, 30)])
+    assert np.all(np.diff(path, axis=0) >= -1e-12) and path.max() <= 1.0
+    gained = found.beyond.rewards(16e6)[:, 3] - found.beyond.rewards(end)[:, 3]
+    np.testing.assert_allclose(found.rewards(16e6)[:, 3], np.minimum(found.rewards(end)[:, 3] + gained, 1.0))
+    assert gained.std() > (inside.rewards(16e6) - inside.rewards(end))[:, 3].std()
