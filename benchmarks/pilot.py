@@ -149,13 +149,15 @@ def rewards(setup: Setup, root: pathlib.Path, budget: int) -> dict[tuple[float, 
 
 
 def reward(run: pathlib.Path, budget: int) -> float:
-    """At the evaluation up to the budget that is best: either half of the problems chooses it for the other."""
+    """At the evaluation up to the budget that is best: either half of the problems chooses it for the other.
+
+    Between evaluations, which a longer run has at other places, by log C.
+    """
     lines = [line for line in run_files.read_lines(run / run_files.EVAL) if line["eval_set"] == "validation"]
-    # an evaluation is planned in whole steps, of which the last may go a step's width beyond what was planned
-    both = [
-        halves(np.array(line["solve_counts"]), line["samples"]) for line in lines if line["compute"] <= 1.03 * budget
-    ]
-    return (max(both)[1] + max((odd, even) for even, odd in both)[1]) / 2
+    lines = [line for line in lines if line["compute"] > 0]
+    both = [halves(np.array(line["solve_counts"]), line["samples"]) for line in lines]
+    best = [(max(both[:end])[1] + max(pair[::-1] for pair in both[:end])[1]) / 2 for end in range(1, len(both) + 1)]
+    return float(np.interp(math.log(budget), np.log([line["compute"] for line in lines]), best))
 
 
 @dataclasses.dataclass(frozen=True)
