@@ -345,6 +345,7 @@ def _unsure(found: Findings) -> Iterator[str]:
         best = max(tested.trials, key=lambda trial: trial.reward)
         if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):
             yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
+    yield "  - theory's reward is on the high side: docs/pilot.md has what runs of the advice came to on eight set-ups"
     solved = found.measured.solved
     if 2 * (never := int((solved == 0).sum())) > len(solved):
         yield (
