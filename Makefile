@@ -52,7 +52,7 @@ AOT_VENVS := $(AOT:%=.venv-aot-%)
 AOT_PYTHONS := $(if $(filter gpu,$(AOT)),ISOCOMPUTE_AOT_GPU_PYTHON=$(CURDIR)/.venv-aot-gpu/bin/python) \
   $(if $(filter tpu,$(AOT)),ISOCOMPUTE_AOT_TPU_PYTHON=$(CURDIR)/.venv-aot-tpu/bin/python)
 
-# Tests' modules take half of a minute to compile in each process, and a main of the package a quarter of a second.
+# Python's byte code of tests and package is kept: each process compiles them again otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
