@@ -176,7 +176,7 @@ def read_setting(gallery: pathlib.Path, name: str) -> Setting:
         name,
         {n: found[n] for n in sorted(key for key in found if isinstance(key, int))},
         {name: found[name] for name in KINDS.values() if name in found},
-        {key.removeprefix(DEALT): runs for key, runs in found.items() if str(key).startswith(DEALT)},
+        {str(key).removeprefix(DEALT): runs for key, runs in found.items() if str(key).startswith(DEALT)},
     )
 
 

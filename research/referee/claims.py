@@ -201,7 +201,8 @@ def fluctuations(sweep: Sweep, *, draws: int = 500) -> Estimate:
 
     count, random = len(changes[0]), np.random.default_rng(0)
     drawn = [power(random.integers(0, count, count)) for _ in range(draws)]
-    return Estimate(power(np.arange(count)), *np.quantile(drawn, (0.025, 0.975)).tolist(), count)
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    return Estimate(power(np.arange(count)), low, high, count)
 
 
 def product(gallery: Gallery) -> Claim:
