@@ -62,8 +62,8 @@ problem beyond its interval, and none is behind.**
 
 {policies}
 
-These sets are learned by heart, and a better gradient of training problems is worth little there; other n, Easy problems
-and sets too large to learn by heart were not run. The simple rule is `uniform`.
+Both sets are learned by heart, which may be why: a better gradient of what is known already buys nothing. Other n, Easy
+problems and sets too large to learn by heart were not run. The simple rule is `uniform`.
 
 *Normalised* is the recipe of all other runs here, GRPO's division by a group's deviation; *exact* is
 `advantage_scale=none`, `baseline=leave_one_out` and `aggregation=constant`, which `hit` and `until_signal` demand.
