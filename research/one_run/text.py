@@ -91,13 +91,24 @@ def page(found: Sequence[Setting], exact: Sequence[Setting] = ()) -> str:
         rows="\n".join(row for setting in found for row in _rows(setting)),
         first=compute[0],
         last=compute[-1],
-        sizes=", ".join(map(str, found[0].fixed)),
+        sizes=_sizes(found),
         keeps_up=f"{100 * KEEPS_UP:+.1f}",
         low_end=f"{100 * LOW_END:+.1f}",
         budgets=_budgets(found),
         mean_size=MEAN_SIZE,
         policies=_policies({"normalised": found, "exact": exact}),
     )
+
+
+def _sizes(found: Sequence[Setting]) -> str:
+    """The fixed n, and where they are others."""
+    usual = tuple(found[0].fixed)
+    others = [
+        f" ({', '.join(map(str, setting.fixed))} for {SETTINGS[setting.name]})"
+        for setting in found
+        if tuple(setting.fixed) != usual
+    ]
+    return ", ".join(map(str, usual)) + "".join(others)
 
 
 def _answer(found: Sequence[Setting]) -> str:
