@@ -201,7 +201,7 @@ def fluctuations(sweep: Sweep, *, draws: int = 500) -> Estimate:
 
     count, random = len(changes[0]), np.random.default_rng(0)
     drawn = [power(random.integers(0, count, count)) for _ in range(draws)]
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    low, high = (float(end) for end in np.quantile(drawn, (0.025, 0.975)))
     return Estimate(power(np.arange(count)), low, high, count)
 
 
