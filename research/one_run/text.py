@@ -45,9 +45,9 @@ Reward on the problems that it does not decide on, chosen as above:
 
 On sets of 64 it grows about as fast as its rule allows: training gains what held-out problems do not share. With 256 or
 all Hard problems nothing is learned by heart, and n grows once reward is past its steepest. On 64 Easy problems it is
-behind from the first evaluation on, when n is still 4. A base model twice as wide learns 64 problems by heart so soon
-that the best n grows faster than the rule may: 16 leads from 6,700 rollouts on and 64 from 30,000, when `auto` has 8
-and 32, since C must double between two changes. What small groups learned by heart is not undone later.
+behind from the first evaluation on, when n is still 4. On the base model twice as wide `auto` has the very n that lead
+among fixed ones, 16 from 5,000 rollouts on and 64 from 30,000, and yet ends 4 points below: the right n is not enough
+after smaller groups. That they have learned the problems by heart, and that this stays, is a guess.
 
 So: where problems are many for the model, `auto` from n = 4 does what a sweep would have said. Where they are few it
 ends between 1 point above and 4 points below the n that a sweep would have chosen; and more problems are worth far more
