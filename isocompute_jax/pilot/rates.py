@@ -14,7 +14,7 @@ that breaks. The rule, over trials in rising order of rate:
   smallest where none is so small.
 - A trial is **felt** if `LEAST_FELT` of its updates before the last step had a group with a signal; one that was not
   may break, and is no candidate. Where no trial was felt, because problems are seldom solved, the usual rate stands.
-- Nor is one whose reward lies more than `WORSE` standard errors of the difference below the highest of them.
+- A trial whose reward lies more than `WORSE` standard errors of the difference below the highest is none either.
 - The **geometric middle** of the smallest and the largest candidate is taken. A trial says where a rate does harm, and
   seldom which of the others is better: the middle is at most half as far from the best as they are from each other, and
   an edge that was misread by a factor of 2 moves it by 1.4. The largest, which short trials favour and long runs
@@ -75,7 +75,7 @@ class RateChoice:
     rate: float
     edge: float | None  # the smallest rate that broke; None where none did
     why: str  # how it broke
-    candidates: tuple[float, ...] = ()  # rising; the rate is their middle. None where no trial was felt
+    candidates: tuple[float, ...] = ()  # rising; the rate is their middle. Empty where no trial was felt
 
     @property
     def felt(self) -> bool:
