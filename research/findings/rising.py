@@ -96,7 +96,7 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"![Held-out reward of each group size, and the group size that leads]({picture})\n\n"
         f"Switches, of the {len(seeds_of(sweep))} seeds:\n\n"
         f"{table(heads, rows)}\n\n"
-        f"`make study` with {len(seeds_of(again))} other seeds: {_ends(others)}, {octaves_of(others):.0f} octaves. "
+        f"The same sweep with {len(seeds_of(again))} other seeds: {_ends(others)}, {octaves_of(others):.0f} octaves. "
         f"Each of the {len(alone)} seeds by itself: {', '.join(map(_ends, alone))}.",
         "64 problems are seen again and again, C / (64 n) times. A small group takes more steps at the same compute, "
         "leads at first, learns the problems by heart, and its held-out reward turns; a larger one does all of it "

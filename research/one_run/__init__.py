@@ -8,7 +8,7 @@ import pathlib
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from research.one_run import pictures, text
-from research.one_run.comparison import SETTINGS, Setting, read_setting
+from research.one_run.comparison import SETTINGS, Setting, read_setting, read_tried
 
 PAGE = "one_run.md"
 FOLDER = "schedules"
@@ -47,6 +47,7 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     gallery, docs = pathlib.Path(gallery), pathlib.Path(docs)
     (docs / FOLDER).mkdir(parents=True, exist_ok=True)
     found = settings(gallery)
+    tried = [read_tried(gallery / FOLDER, setting) for setting in found]
     pictures.draw(found, docs / FOLDER)
-    write_atomic(docs / PAGE, text.page(found, exact(gallery)))
+    write_atomic(docs / PAGE, text.page(found, exact(gallery), tried))
     return docs / PAGE

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ import scipy.stats
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.metrics import halves
-from isocompute_jax.sweeps.record import SUFFIX, Sweep, read_sweep
+from isocompute_jax.sweeps.record import SUFFIX, read_sweep
 from research.findings.statistics import Estimate
 
 SETTINGS: Mapping[str, str] = {
@@ -36,6 +36,8 @@ KINDS: Mapping[str, str] = {"n auto": "auto", "n theory": "theory", "n frontier"
 """Beginning of a run's text `schedule` -> what the page calls it; the first that fits."""
 DEALT = "per problem "
 """Beginning of the text of a run that gives each problem an n of its own."""
+TRIED = "tried_"
+"""Beginning of a file's name: runs of the same setting that the rule was not, by names of their own."""
 LEAST_SEEDS = 3
 MEAN_SIZE = 8
 """n of runs that deal rollouts to problems, on average."""
@@ -157,27 +159,46 @@ def read_setting(gallery: pathlib.Path, name: str) -> Setting:
     Raises:
       InputError: runs of it were evaluated unlike each other.
     """
-    sweep = read_sweep(gallery / f"{name}{SUFFIX}")
-    trained = Sweep(name, sweep.table.filter(pc.field("compute") > 0).sort_by("compute"), sweep.facts)
-    rows: dict[str, list[dict]] = {}
-    for row in trained.table.to_pylist():
-        rows.setdefault(row["run"], []).append(row)
-    groups: dict[int | str, dict[int, list[dict]]] = {}
-    for run in rows.values():
-        text = run[0].get("schedule") or ""
-        key = next((label for start, label in KINDS.items() if text.startswith(start)), text) or run[0]["group_size"]
-        groups.setdefault(key, {})[run[0]["seed"]] = run
-    count = max(len(run) for run in rows.values())
-    odd = [name for name, run in rows.items() if len(run) != count]
-    if odd:
-        raise InputError(f"{name}{SUFFIX}: {odd[0]} has {len(rows[odd[0]])} evaluations, others {count}")
-    found = {key: _runs(runs) for key, runs in groups.items() if len(runs) >= LEAST_SEEDS}
+    found = _read(gallery / f"{name}{SUFFIX}", _label)
     return Setting(
         name,
         {n: found[n] for n in sorted(key for key in found if isinstance(key, int))},
         {name: found[name] for name in KINDS.values() if name in found},
         {str(key).removeprefix(DEALT): runs for key, runs in found.items() if str(key).startswith(DEALT)},
     )
+
+
+def read_tried(gallery: pathlib.Path, setting: Setting) -> Setting:
+    """The setting with what was tried beside the rule in place of its schedules: variants, by the names of their runs.
+
+    Raises:
+      InputError: runs of them were evaluated unlike each other.
+    """
+    path = gallery / f"{TRIED}{setting.name}{SUFFIX}"
+    found = _read(path, lambda run: run["run"].partition(",seed=")[0]) if path.exists() else {}
+    return dataclasses.replace(setting, scheduled={str(name): runs for name, runs in found.items()})
+
+
+def _label(run: Mapping) -> int | str:
+    """n of a run of fixed n, and what the page calls any other."""
+    text = run.get("schedule") or ""
+    return next((label for start, label in KINDS.items() if text.startswith(start)), text) or run["group_size"]
+
+
+def _read(path: pathlib.Path, label: Callable[[Mapping], int | str]) -> dict[int | str, Runs]:
+    """The runs of a file, seeds together that have one label."""
+    sweep = read_sweep(path)
+    rows: dict[str, list[dict]] = {}
+    for row in sweep.table.filter(pc.field("compute") > 0).sort_by("compute").to_pylist():
+        rows.setdefault(row["run"], []).append(row)
+    groups: dict[int | str, dict[int, list[dict]]] = {}
+    for run in rows.values():
+        groups.setdefault(label(run[0]), {})[run[0]["seed"]] = run
+    count = max(len(run) for run in rows.values())
+    odd = [name for name, run in rows.items() if len(run) != count]
+    if odd:
+        raise InputError(f"{path.name}: {odd[0]} has {len(rows[odd[0]])} evaluations, others {count}")
+    return {key: _runs(runs) for key, runs in groups.items() if len(runs) >= LEAST_SEEDS}
 
 
 def _runs(runs: Mapping[int, Sequence[Mapping]]) -> Runs:

@@ -81,8 +81,8 @@ All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at 
 """
 
 
-def page(found: Sequence[Setting], exact: Sequence[Setting] = ()) -> str:
-    """Markdown; `exact` are runs of the same settings with an exact estimator."""
+def page(found: Sequence[Setting], exact: Sequence[Setting] = (), tried: Sequence[Setting] = ()) -> str:
+    """Markdown; `exact` are runs of the same settings with an exact estimator, `tried` has what the rule was not."""
     compute = found[0].compute
     return PAGE.format(
         how_many={3: "three", 6: "six"}.get(len(found[0].fixed), len(found[0].fixed)),
@@ -97,6 +97,7 @@ def page(found: Sequence[Setting], exact: Sequence[Setting] = ()) -> str:
         budgets=_budgets(found),
         mean_size=MEAN_SIZE,
         policies=_policies({"normalised": found, "exact": exact}),
+        tried=_tried(found, tried),
     )
 
 
@@ -153,6 +154,22 @@ def _budgets(found: Sequence[Setting]) -> str:
         rows.append([f"{SETTINGS[setting.name]}: fixed n", *(f"{value:.3f}" for value in from_fixed[shown])])
         rows.append(["auto above it", *(f"{value:+.3f}" for value in lead[shown])])
     return table(heads, rows)
+
+
+def _tried(found: Sequence[Setting], tried: Sequence[Setting]) -> str:
+    """A row for each setting, a column for auto and each variant: from the best fixed n, on all held-out problems."""
+    rule = {setting.name: setting.difference(AUTO, ALL) for setting in found}
+    variants = list(dict.fromkeys(name for setting in tried for name in setting.scheduled))
+    rows = [
+        [
+            SETTINGS[setting.name],
+            points(rule[setting.name]),
+            *(points(setting.difference(name, ALL)) if name in setting.scheduled else "" for name in variants),
+        ]
+        for setting in tried
+        if setting.scheduled
+    ]
+    return table(["", AUTO, *variants], rows)
 
 
 def _policies(recipes: Mapping[str, Sequence[Setting]]) -> str:

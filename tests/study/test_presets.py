@@ -40,7 +40,7 @@ def test_other_seeds_are_another_study(tmp_path):
     quick = PRESETS["quick"]
     other = from_seed(quick, 4)
     seeds = [{run.config.seed for run in planned_runs(one, one.slices[0], tmp_path)} for one in (quick, other)]
-    assert seeds == [{0, 1}, {4, 5}]
+    assert seeds == [{0, 1, 2}, {4, 5, 6}]
     open_study(quick, tmp_path)
     with pytest.raises(InputError, match=r"axes\.seed: .* choose another --workdir"):
         open_study(other, tmp_path)
