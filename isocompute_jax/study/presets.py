@@ -134,8 +134,8 @@ QUICK = Preset(
     curation=CurationConfig(sets=("easy", "hard"), validation_size=300),
     # Small groups peak early: with fifteen evaluations from 2,048 on, n = 4 had six before its peak, which tell little.
     run=embedded_run(max_compute=2**18, points=20, samples=8, first=1024),
-    # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md). Three seeds of three n
-    # tell more than two of six, and take as long. Beside the sweep one run of each seed that needs no sweep.
+    # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md). Three seeds of three
+    # n tell more than two of six, and take as long. Beside the sweep one run of each seed that needs no sweep.
     slices=(dataclasses.replace(scarce(64), axes={"group_size": (4, 16, 64), "seed": (0, 1, 2)}, scheduled=AUTO),),
 )
 
