@@ -25,7 +25,6 @@ from research.findings.chapter import (
     points,
     save,
     table,
-    verdict,
     verdict_of_all,
 )
 from research.findings.rising import SIZES
@@ -127,16 +126,21 @@ def easy_and_hard(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         (name, _range(one), points(one.gained), points(one.left)) for name, one in sizes.items()
     ]  # fmt: skip
     picture = overlaid({"64 Easy problems": easy, "64 Hard problems": hard}, docs, "easy_and_hard")
+    others = (gallery.curves("schedules/easy_64"), gallery.curves("schedules/hard_64"))
+    ends_again, course_again = statistics.saturation_shift(*others), statistics.size_shift(*others)
     return Chapter(
         3,
         "Easy problems saturate at a larger n than Hard ones",
-        verdict(ends),
-        f"saturation {above(ends)} that of Hard; n\\* at equal compute {above(course)}",
+        verdict_of_all([ends.sign, ends_again.sign]),
+        f"saturation {above(ends)} that of Hard, and {above(ends_again)} it on another base model; n\\* at equal "
+        f"compute {above(course)} and {above(course_again)}",
         ends.seeds,
         "64 Easy and 64 Hard problems, all else equal, n up to 128. Where the highest mean avg@4 saturates, as in "
         f"finding 2:\n\n{table(('', 'n', 'gained up to it', 'beyond it'), rows)}\n\n"
         f"That of Easy lies {above(ends)} that of Hard (picture of finding 2). At equal compute its n\\* lies "
-        f"{above(course)} that of Hard, a mean over budgets, late ones included, at which Easy is nearly a tie.\n\n"
+        f"{above(course)} that of Hard, a mean over budgets, late ones included, at which Easy is nearly a tie. On "
+        f"another base model and other problems of its own ({ends_again.seeds} seeds) it saturates "
+        f"{above(ends_again)} Hard, and at equal compute its n\\* lies {above(course_again)}.\n\n"
         f"![Reward and n* on Easy and on Hard problems]({picture})",
         "What is solved more often gives a signal in nearly every group, and is learned sooner: Easy goes through the "
         "same course at a smaller compute. It has less to gain by it: small groups come nearly as high.",

@@ -96,6 +96,33 @@ def common_budgets(*sweeps: Curves, points: int = 13) -> np.ndarray:
     return np.geomspace(max(one[0] for one in every), min(one[-1] for one in every), points)
 
 
+def seeds_to_tell(curves: Curves, distance: int = 2) -> tuple[float, float, float]:
+    """How sharp the optimum in n is: the best n beside the better of those `distance` places away among the n.
+
+    Returns:
+      By how much it is ahead, a mean over log-spaced budgets; the standard deviation of one seed's difference, too; and
+      the paired seeds of which the 95% interval of such a mean would leave zero out, the median over budgets.
+    """
+    budgets, sizes = common_budgets(curves), sorted(curves)
+    runs = np.stack([_records(curves[n], budgets) for n in sizes])  # [N, S, C]
+    found = []
+    for each in np.moveaxis(runs, -1, 0):
+        best = int(np.argmax(each.mean(axis=1)))
+        away = [place for place in (best - distance, best + distance) if 0 <= place < len(sizes)]
+        difference = each[best] - each[max(away, key=lambda place: each[place].mean())]
+        found.append((difference.mean(), difference.std(ddof=1)))
+    ahead, deviation = np.transpose(found)
+    with np.errstate(divide="ignore"):
+        needed = (1.96 * deviation / ahead) ** 2
+    return float(ahead.mean()), float(deviation.mean()), float(np.median(needed))
+
+
+def _records(seeds: Seeds, budgets: np.ndarray) -> np.ndarray:
+    """[S, C] highest value of each seed up to each budget, between evaluations by log C."""
+    each = np.maximum.accumulate(seeds.values[:, :, 0], axis=1)
+    return np.array([np.interp(np.log(budgets), np.log(seeds.compute), row) for row in each])
+
+
 def estimates(statistics: Callable[..., Sequence[float]], *sweeps: Curves) -> list[Estimate]:
     """`statistics(*means)`, of one `Means` for each sweep, and the interval over seeds of each of its numbers."""
     rng = np.random.default_rng(0)

@@ -83,10 +83,10 @@ def claims(gallery: Gallery) -> list[Claim]:
 
 def rises(gallery: Gallery) -> Claim:
     """n* rises with C, each n at the rate that suits it."""
-    first, last, edge = lead(gallery, lower(gallery))
+    first, last, edges = lead(gallery, lower(gallery))
     before = lead(gallery, recorded(gallery))
     verdict = both(side(first, 0.0), side(last, 0.0))
-    if verdict == "holds" and edge:
+    if verdict == "holds" and any(edges):
         verdict = "not settled"
     return Claim(
         "IsoCompute ([2603.12151](https://arxiv.org/abs/2603.12151))",
@@ -95,7 +95,7 @@ def rises(gallery: Gallery) -> Claim:
         f"rollouts, and behind it at {LATE:,}.",
         verdict,
         f"n = {LARGE} less n = {SMALL}: {points(negative(first))} at {EARLY:,}, {points(last)} at {LATE:,}"
-        + (", where the smaller has the lowest rate that was tried" if edge else ""),
+        + (", where the smaller has the lowest rate that was tried" if edges[1] else ""),
         "Reward chosen on other seeds, and the rate that all five choose (an asterisk: the lowest or highest that was "
         "tried for this n). 64 Hard problems, 8 a batch, rates from 6.25e-5 on:\n\n"
         f"{own_rates(gallery, lower(gallery))}\n\n"
@@ -109,12 +109,13 @@ def rises(gallery: Gallery) -> Claim:
     )
 
 
-def lead(gallery: Gallery, tried: Tried) -> tuple[Estimate, Estimate, bool]:
-    """By how much the small n leads early, the large one late, and whether the small one has its lowest rate there."""
+def lead(gallery: Gallery, tried: Tried) -> tuple[Estimate, Estimate, tuple[bool, bool]]:
+    """By how much the small n leads early, the large one late, and whether the other then has an outermost rate."""
     rewards, rates = tuned(tried)
     early, late = (place_of(gallery, budget) for budget in (EARLY, LATE))
     first = student(rewards[SMALL][:, early] - rewards[LARGE][:, early])
-    return first, student(rewards[LARGE][:, late] - rewards[SMALL][:, late]), rates[SMALL][late][1]
+    last = student(rewards[LARGE][:, late] - rewards[SMALL][:, late])
+    return first, last, (rates[LARGE][early][1], rates[SMALL][late][1])
 
 
 def own_rates(gallery: Gallery, tried: Tried) -> str:
@@ -140,12 +141,15 @@ def two_suffice(gallery: Gallery) -> Claim:
     kept = student(rewards[2][:, -1] / rewards[16][:, -1].mean())
     margin = student(rewards[2][:, -1] - KEPT * rewards[16][:, -1])  # its interval has the noise of both
     early = student(rewards[2][:, 0] / rewards[16][:, 0].mean())
+    verdict = side(margin, 0.0)
+    if rates[2 if verdict == "fails" else 16][-1][1]:
+        verdict = "not settled"
     has = f"{kept.value:.2f} ({kept.low:.2f} to {kept.high:.2f})"
     return Claim(
         "2-GRPO ([2510.00977](https://arxiv.org/abs/2510.00977))",
         "n = 2 keeps 97.6% of what n = 16 has, at an eighth of its rollouts",
         f"at equal compute n = 2 at its own rate has more than {KEPT} of the reward of n = 16 at its own.",
-        side(margin, 0.0),
+        verdict,
         f"{has} of it at {LATE:,}",
         f"Each at its own rate (the table above), n = 2 has {early.value:.2f} ({early.low:.2f} to {early.high:.2f}) of "
         f"the reward of n = 16 at {EARLY:,} rollouts, and {has} at {LATE:,}, at {_rate(rates[2][-1])} and "

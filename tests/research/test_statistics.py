@@ -20,6 +20,7 @@ from research.findings.statistics import (
     saturation,
     saturation_shift,
     saturation_size,
+    seeds_to_tell,
     size_shift,
     target_shift,
 )
@@ -54,6 +55,14 @@ def test_the_vertex_of_a_parabola_is_between_the_group_sizes():
     for rewards, vertex in (((0.3, 0.5, 0.4), 3 + 1 / 6), ((0.5, 0.3, 0.4), 2.0), ((0.1, 0.2, 0.4), 4.0)):
         one = {n: Seeds(BUDGETS[:1], np.full((1, 1, 1), value)) for n, value in zip((4, 8, 16), rewards, strict=True)}
         assert profile_sizes(means(one), BUDGETS[:1])[0] == pytest.approx(vertex)
+
+
+def test_seeds_that_tell_the_best_n_from_those_away_by_hand():
+    """At every budget n = 16 has 0.5 and 0.3, n = 4 0.3 in both, n = 64 less: 0.2 and 0.0 ahead."""
+    rows = {4: (0.3, 0.3), 16: (0.5, 0.3), 64: (0.1, 0.2)}
+    ahead, deviation, needed = seeds_to_tell({n: seeds(*([value] * 3 for value in row)) for n, row in rows.items()}, 1)
+    assert (ahead, deviation) == pytest.approx((0.1, 0.02**0.5))
+    assert needed == pytest.approx((1.96 * 0.02**0.5 / 0.1) ** 2)
 
 
 def test_shift_is_the_mean_over_log_spaced_budgets():
