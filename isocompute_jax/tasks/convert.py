@@ -27,8 +27,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from isocompute_jax.options import described, option, unknown_word
-from isocompute_jax.records.columns import parse_columns
+from isocompute_jax.options import described, option, parse_renames, unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -226,7 +225,7 @@ class ConvertOptions:
         default_factory=dict,
         help="theirs:ours,...: renames columns, such as question:prompt,reward_model.ground_truth:answer; a path leads "
         "into nested ones. Ours are id, prompt, prompt_tokens, answer, task, avg@k; others are kept under that name.",
-        parse=functools.partial(parse_columns, example="such as question:prompt"),
+        parse=functools.partial(parse_renames, example="such as question:prompt"),
     )
     task: str = option("", "Task of the rows that name none, in place of the adapter's own.")
     extra: tuple[str, ...] = option(

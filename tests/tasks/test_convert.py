@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from isocompute_jax.records.columns import parse_columns
+from isocompute_jax.options import parse_renames
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import read_problems
@@ -141,16 +141,16 @@ def test_paths(path, value):
 
 
 def test_renaming():
-    columns = parse_columns("--columns", ["q:prompt", "question:prompt", "a:b:answer"], example="such as a:b")
+    columns = parse_renames("--columns", ["q:prompt", "question:prompt", "a:b:answer"], example="such as a:b")
     assert columns == {"q": "prompt", "question": "prompt", "a:b": "answer"}
     row = {"question": "x", "prompt": "old", "rest": 1, "q": None}
     assert renamed(row, columns) == ({"prompt": "x", "rest": 1}, {"question", "q"})
     assert renamed({"question": "x", "q": "y"}, columns)[0] == {"prompt": "y"}  # the first that has something
     for item, message in {"prompt": "not of the form theirs:ours", ":b": "not of the form"}.items():
         with pytest.raises(InputError, match=f"--columns: '{item}' is {message}"):
-            parse_columns("--columns", [item], example="such as a:b")
+            parse_renames("--columns", [item], example="such as a:b")
     with pytest.raises(InputError, match="'a' is given twice, as b and as c"):
-        parse_columns("--columns", ["a:b", "a:c"], example="such as a:b")
+        parse_renames("--columns", ["a:b", "a:c"], example="such as a:b")
 
 
 @pytest.mark.parametrize(

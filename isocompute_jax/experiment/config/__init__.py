@@ -5,23 +5,25 @@
 
 from isocompute_jax.experiment.config.checks import HEALTHY_COEFFICIENT, ROWS, check_trusted, how_to_hold_out
 from isocompute_jax.experiment.config.editing import config_page, from_dict, override, read_resolved
-from isocompute_jax.experiment.config.fields import (
+from isocompute_jax.experiment.config.run import (
     AgreementConfig,
     AlarmsConfig,
     CheckpointsConfig,
-    ComputeConfig,
-    CurriculumConfig,
     EvaluationConfig,
     LengthConfig,
+    PlanConfig,
+    RunConfig,
+    TrackConfig,
+)
+from isocompute_jax.experiment.config.steps import (
+    ComputeConfig,
+    CurriculumConfig,
     MeshConfig,
     PackingConfig,
-    PlanConfig,
     RecipeConfig,
-    RunConfig,
     SamplingConfig,
     ThinkingConfig,
     ToolConfig,
-    TrackConfig,
 )
 from isocompute_jax.tasks import PromptConfig
 

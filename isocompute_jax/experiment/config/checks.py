@@ -16,7 +16,7 @@ from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.tasks.graders.registry import check_named_by_file
 
 if TYPE_CHECKING:
-    from isocompute_jax.experiment.config.fields import RunConfig
+    from isocompute_jax.experiment.config.run import RunConfig
 
 HEALTHY_COEFFICIENT = 1e-3
 """KL and entropy coefficients of the `easy` preset; the paper prints none, this is the usual start."""

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from isocompute_jax.experiment.config.fields import RunConfig
+from isocompute_jax.experiment.config.run import RunConfig
 from isocompute_jax.options import bounds_of, choices_of, default_of, help_of, unknown_field
 from isocompute_jax.records.errors import InputError, fields_called
 

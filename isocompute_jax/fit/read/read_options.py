@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from isocompute_jax.options import check, described, named_numbers, option, pair
-from isocompute_jax.records import columns
+from isocompute_jax.options import check, described, named_numbers, option, pair, parse_renames
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
 
@@ -29,7 +28,7 @@ def parse_columns(items: Sequence[str]) -> dict[str, str]:
     Raises:
       InputError: an item is not of that form, or one of theirs is given twice.
     """
-    return columns.parse_columns("--columns", items, example="e.g. --columns=val/acc:avg@4")
+    return parse_renames("--columns", items, example="e.g. --columns=val/acc:avg@4")
 
 
 @described
