@@ -12,10 +12,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # small programs are most of them
 # Most of the tests' time is compiling: without LLVM's optimisation it is half of that, and with XLA's older code for
-# fusions a third of what is left. The Makefile's other test targets set this: they compile what a user's XLA does.
+# fusions a third of what is left, of which a fifth goes into splitting a program for threads that here have no core.
+# The Makefile's other test targets set this: they compile what a user's XLA does.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+    "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+    " --xla_cpu_parallel_codegen_split_count=1",
 )
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that needs the network is a mistake
 
