@@ -39,8 +39,7 @@ DEALT = "per problem "
 TRIED = "tried_"
 """Beginning of a file's name: runs of the same setting that the rule was not, by names of their own."""
 LEAST_SEEDS = 3
-MEAN_SIZE = 8
-"""n of runs that deal rollouts to problems, on average."""
+Label = int | str | tuple[str, int]
 KEEPS_UP, LOW_END = -0.005, -0.01
 """A schedule keeps up with the frontier from here on: its mean difference, and the lower end of the interval."""
 
@@ -66,7 +65,7 @@ class Setting:
     name: str
     fixed: Mapping[int, Runs]
     scheduled: Mapping[str, Runs]  # what the page calls a schedule -> its runs
-    dealt: Mapping[str, Runs] = dataclasses.field(default_factory=dict)  # policy -> runs of n = `MEAN_SIZE` on average
+    dealt: Mapping[tuple[str, int], Runs] = dataclasses.field(default_factory=dict)  # policy, mean n -> runs
 
     @property
     def compute(self) -> np.ndarray:
@@ -81,9 +80,9 @@ class Setting:
         """A schedule's reward less the frontier's: mean over log C, over the seeds that both have."""
         return student(np.mean(self._differences(schedule, part), axis=1))
 
-    def dealing(self, policy: str, part: int) -> Estimate:
-        """A policy's reward less that of the same n for every problem: mean over log C, over the seeds of both."""
-        ours, theirs = held_out([self.dealt[policy]], part), held_out([self.fixed[MEAN_SIZE]], part)
+    def dealing(self, policy: str, size: int, part: int) -> Estimate:
+        """A policy's reward less that of its mean n for every problem: mean over log C, over the seeds of both."""
+        ours, theirs = held_out([self.dealt[policy, size]], part), held_out([self.fixed[size]], part)
         return student(np.array([np.mean(ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]))
 
     def differences(self, schedule: str, part: int) -> list[Estimate]:
@@ -93,6 +92,11 @@ class Setting:
     def _differences(self, schedule: str, part: int) -> list[np.ndarray]:
         ours, theirs = held_out([self.scheduled[schedule]], part), self.frontier(part)
         return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+    def change(self, schedule: str, size: int, part: int) -> Estimate:
+        """A schedule's reward less that of one fixed n, at the last budget."""
+        ours, theirs = held_out([self.scheduled[schedule]], part), held_out([self.fixed[size]], part)
+        return student(np.array([ours[seed][-1] - theirs[seed][-1] for seed in sorted(ours.keys() & theirs.keys())]))
 
     def saved(self, schedule: str, part: int) -> float:
         """How many times the compute fixed n needs for what the schedule has at the end, or the other way round.
@@ -164,7 +168,7 @@ def read_setting(gallery: pathlib.Path, name: str) -> Setting:
         name,
         {n: found[n] for n in sorted(key for key in found if isinstance(key, int))},
         {name: found[name] for name in KINDS.values() if name in found},
-        {str(key).removeprefix(DEALT): runs for key, runs in found.items() if str(key).startswith(DEALT)},
+        {key: runs for key, runs in found.items() if isinstance(key, tuple)},
     )
 
 
@@ -179,19 +183,21 @@ def read_tried(gallery: pathlib.Path, setting: Setting) -> Setting:
     return dataclasses.replace(setting, scheduled={str(name): runs for name, runs in found.items()})
 
 
-def _label(run: Mapping) -> int | str:
-    """n of a run of fixed n, and what the page calls any other."""
+def _label(run: Mapping) -> Label:
+    """n of a run of fixed n, policy and mean n of one that deals, and what the page calls any other."""
     text = run.get("schedule") or ""
+    if text.startswith(DEALT):
+        return text.removeprefix(DEALT), run["group_size"]
     return next((label for start, label in KINDS.items() if text.startswith(start)), text) or run["group_size"]
 
 
-def _read(path: pathlib.Path, label: Callable[[Mapping], int | str]) -> dict[int | str, Runs]:
+def _read(path: pathlib.Path, label: Callable[[Mapping], Label]) -> dict[Label, Runs]:
     """The runs of a file, seeds together that have one label."""
     sweep = read_sweep(path)
     rows: dict[str, list[dict]] = {}
     for row in sweep.table.filter(pc.field("compute") > 0).sort_by("compute").to_pylist():
         rows.setdefault(row["run"], []).append(row)
-    groups: dict[int | str, dict[int, list[dict]]] = {}
+    groups: dict[Label, dict[int, list[dict]]] = {}
     for run in rows.values():
         groups.setdefault(label(run[0]), {})[run[0]["seed"]] = run
     count = max(len(run) for run in rows.values())

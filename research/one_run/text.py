@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from research.findings.chapter import table
-from research.one_run.comparison import KEEPS_UP, LOW_END, MEAN_SIZE, SETTINGS, Setting, keeps_up, points, pooled
+from research.one_run.comparison import KEEPS_UP, LOW_END, SETTINGS, Setting, keeps_up, points, pooled
 
 AUTO = "auto"
+FALLING, FIXED = "n = 64, rate falls at the end", 64
+"""A run of one n, to be held to the same n at a constant rate."""
 ALL, JUDGED = 0, 1
 """Parts of the held-out problems: all, and those at odd places, on which `auto` does not decide."""
 
-PAGE = """# One run in place of a sweep
+PAGE = r"""# One run in place of a sweep
 
 A sweep over n says afterwards which n would have been right, and at one budget. A run that sets n itself
 ([auto](allocation.md#auto)) has to be right at every budget at once. Here such runs lie beside the best of
@@ -43,39 +45,53 @@ Reward on the problems that it does not decide on, chosen as above:
 
 {budgets}
 
-On sets of 64 it grows about as fast as its rule allows: training gains what held-out problems do not share. With 256 or
-all Hard problems nothing is learned by heart, and n grows once reward is past its steepest. On 64 Easy problems it is
-behind from the first evaluation on, when n is still 4. On the base model twice as wide `auto` has the very n that lead
-among fixed ones, 16 from 5,000 rollouts on and 64 from 30,000, and yet ends 4 points below: the right n is not enough
-after smaller groups. That they have learned the problems by heart, and that this stays, is a guess.
+It begins where the [pilot](pilot.md) has a run begin, with theory's n at the first evaluation: 8 on 64 Easy problems
+and on the mixture, 4 on Hard ones. On sets of 64 it grows about as fast as its rule allows: training gains what
+held-out problems do not share. With 256 or all Hard problems nothing is learned by heart, and n grows once reward is
+past its steepest. On the base model twice as wide it has the very n that lead among fixed ones, 16 from 5,000 rollouts
+on and 64 from 30,000, and yet ends 4 points below.
 
-So: where problems are many for the model, `auto` from n = 4 does what a sweep would have said. Where they are few it
-ends between 1 point above and 4 points below the n that a sweep would have chosen; and more problems are worth far more
-than the right n (64, 256 and all Hard problems, at the same compute, in the table).
+## What was tried beside it
+
+Points from the best fixed n on all held-out problems, as above:
+
+{tried}
+
+- **Where it begins.** `auto` was begun at n = 4 everywhere at first. On Easy problems and the mixture theory's n is
+  better, and the pilot began there before these runs were made. On the model twice as wide theory says 4, and 8 or 16
+  would have been better: what n = 4 did in the first 5,000 rollouts stays, and no later n mends it.
+- **The rate.** *As sqrt(B)*, 2.5e-4 at n = 32 and 8.8e-5 at n = 4, costs more early than it gains late. *Falls at the
+  end*, linearly over the last fifth to a tenth, changes nothing here; nor does it for n = 64: {decay} points at the
+  last budget.
+
+So: where problems are many for the model, `auto` from theory's n does what a sweep would have said. Where they are few
+it ends within its error of that, if it begins well, and 4 points below, if it does not: begin at 8 if unsure. More
+problems are worth far more than the right n (64, 256 and all Hard problems, at the same compute, in the table).
 
 ## n for each problem
 
-Runs that [deal](allocation.md#n-for-each-problem) a step's rollouts to its problems, {mean_size} for each on average,
-beside runs that give {mean_size} to every one. Points of avg@8 on all held-out problems, means over log C, evaluations
-chosen on other seeds; five seeds, four of `until_signal` on the mixture. **No policy is ahead of {mean_size} for every
-problem beyond its interval, and none is behind.**
+Runs that [deal](allocation.md#n-for-each-problem) a step's rollouts to its problems beside runs that give every one of
+them the same n. Points of avg@8 on all held-out problems, means over log C, evaluations chosen on other seeds; five
+seeds, four of `until_signal` on the mixture.
 
 {policies}
 
-Both sets are learned by heart, which may be why: a better gradient of what is known already buys nothing. Other n, Easy
-problems and sets too large to learn by heart were not run. The simple rule is `uniform`.
+**Of {compared} comparisons {ahead} beyond their interval, and {behind}.** With all Hard problems, which are too many to
+be learned by heart, `knapsack` gains 0.3 points, and n = 4 for every problem gains more. Where problems are few a
+better gradient of what is known already buys nothing. The simple rule is `uniform`.
 
 *Normalised* is the recipe of all other runs here, GRPO's division by a group's deviation; *exact* is
 `advantage_scale=none`, `baseline=leave_one_out` and `aggregation=constant`, which `hit` and `until_signal` demand.
 
 ## The schedules
 
-- `auto` begins at n = 4 and follows [its rule](allocation.md#auto). The rule was changed three times, each time after
-  rewards had been looked at: on 64 Hard problems (it held gains to the last n alone, and switched late), on 64 Easy
-  ones (it doubled once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing
-  at all under it, so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the
-  others are.
-- `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems and used on all.
+- `auto` follows [its rule](allocation.md#auto). The rule was changed three times, each time after rewards had been
+  looked at: on 64 Hard problems (it held gains to the last n alone, and switched late), on 64 Easy ones (it doubled
+  once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing at all under it,
+  so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the others are, but
+  for where it begins.
+- `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems; `theory` is n\*(C) from
+  the problems' pass rates alone, before any run; `frontier` is n\*(C) of a fit to the six fixed n, of other seeds.
 
 All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at the same fifteen budgets.
 """
@@ -95,9 +111,10 @@ def page(found: Sequence[Setting], exact: Sequence[Setting] = (), tried: Sequenc
         keeps_up=f"{100 * KEEPS_UP:+.1f}",
         low_end=f"{100 * LOW_END:+.1f}",
         budgets=_budgets(found),
-        mean_size=MEAN_SIZE,
         policies=_policies({"normalised": found, "exact": exact}),
         tried=_tried(found, tried),
+        decay=_decay(tried),
+        **_counts([*found, *exact]),
     )
 
 
@@ -159,7 +176,7 @@ def _budgets(found: Sequence[Setting]) -> str:
 def _tried(found: Sequence[Setting], tried: Sequence[Setting]) -> str:
     """A row for each setting, a column for auto and each variant: from the best fixed n, on all held-out problems."""
     rule = {setting.name: setting.difference(AUTO, ALL) for setting in found}
-    variants = list(dict.fromkeys(name for setting in tried for name in setting.scheduled))
+    variants = list(dict.fromkeys(name for setting in tried for name in setting.scheduled if name != FALLING))
     rows = [
         [
             SETTINGS[setting.name],
@@ -172,6 +189,23 @@ def _tried(found: Sequence[Setting], tried: Sequence[Setting]) -> str:
     return table(["", AUTO, *variants], rows)
 
 
+def _decay(tried: Sequence[Setting]) -> str:
+    """What a falling rate changes of a fixed n, at the last budget."""
+    changes = [setting.change(FALLING, FIXED, ALL) for setting in tried if FALLING in setting.scheduled]
+    return "; ".join(map(points, changes))
+
+
+def _counts(found: Sequence[Setting]) -> dict[str, str]:
+    """How many policies were compared, and how many of them are surely ahead or behind."""
+    every = [setting.dealing(policy, size, ALL) for setting in found for policy, size in setting.dealt]
+    ahead, behind = sum(one.low > 0 for one in every), sum(one.high < 0 for one in every)
+    return {
+        "compared": str(len(every)),
+        "ahead": f"{ahead or 'none'} {'is' if ahead <= 1 else 'are'} ahead",
+        "behind": f"{behind or 'none'} {'is' if behind <= 1 else 'are'} behind",
+    }
+
+
 def _policies(recipes: Mapping[str, Sequence[Setting]]) -> str:
     """A row for each policy and recipe, a column for each setting that has any."""
     settings = [
@@ -179,10 +213,13 @@ def _policies(recipes: Mapping[str, Sequence[Setting]]) -> str:
     ]
     rows = []
     for recipe, found in recipes.items():
-        by_name = {setting.name: setting for setting in found}
-        for policy in dict.fromkeys(policy for setting in found for policy in setting.dealt):
+        by_name = {setting.name: setting for setting in found if setting.dealt}
+        for policy, size in dict.fromkeys(key for setting in found for key in setting.dealt):
             cells = [
-                points(by_name[name].dealing(policy, ALL)) if policy in by_name[name].dealt else "" for name in settings
+                points(by_name[name].dealing(policy, size, ALL))
+                if name in by_name and (policy, size) in by_name[name].dealt
+                else ""
+                for name in settings
             ]
-            rows.append([f"`{policy}`", recipe, *cells])
-    return table(["policy", "recipe", *(SETTINGS[name] for name in settings)], rows)
+            rows.append([f"`{policy}`", size, recipe, *cells])
+    return table(["policy", "n", "recipe", *(SETTINGS[name] for name in settings)], rows)

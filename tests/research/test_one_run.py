@@ -68,7 +68,7 @@ def test_compute_saved_is_where_each_side_reaches_what_both_have():
 def test_a_policy_is_held_to_the_same_n_for_every_problem():
     """n = 8 with 0.1 more everywhere, and for one seed 0.4 more at the end, where the others' best is 0.1 lower."""
     dealt = runs([0.3, 0.6, 0.4], [0.3, 0.5, 0.4], [0.3, 0.4, 0.7])
-    found = Setting("hard_64", {8: FOUR, 16: SIXTEEN}, {}, {"variance": dealt}).dealing("variance", 0)
+    found = Setting("hard_64", {8: FOUR, 16: SIXTEEN}, {}, {("variance", 8): dealt}).dealing("variance", 8, 0)
     # Without seed 0 the policy's others have 0.3, 0.45, 0.55: the last is taken, 0.4, where n = 8 took 0.5 of 0.35.
     # Without seed 1: 0.3, 0.5, 0.55, so 0.4 for 0.4. Without seed 2: 0.3, 0.55, 0.4, so 0.4 for 0.3.
     each = np.array([[0.1, 0.1, -0.1], [0.1, 0.1, 0.0], [0.1, 0.1, 0.1]]).mean(axis=1)
