@@ -9,7 +9,7 @@ import numpy as np
 from research.findings.chapter import table
 from research.one_run.comparison import KEEPS_UP, LOW_END, SETTINGS, Setting, keeps_up, points, pooled
 
-AUTO = "auto"
+AUTO, THEORY = "auto", "theory"
 FALLING, FIXED = "n = 64, rate falls at the end", 64
 """A run of one n, to be held to the same n at a constant rate."""
 ALL, JUDGED = 0, 1
@@ -18,9 +18,9 @@ ALL, JUDGED = 0, 1
 PAGE = r"""# One run in place of a sweep
 
 A sweep over n says afterwards which n would have been right, and at one budget. A run that sets n itself
-([auto](allocation.md#auto)) has to be right at every budget at once. Here such runs lie beside the best of
-{how_many} of fixed n, on {count}. Every number and picture is computed from the learning curves in `gallery/schedules/`
-by `make gallery`, without training.
+([auto](allocation.md#auto), or as [theory](theory.md#nc-before-any-run) says) has to be right at every budget at once.
+Here such runs lie beside the best of {how_many} of fixed n, on {count}. Every number and picture is computed from the
+learning curves in `gallery/schedules/` by `make gallery`, without training.
 
 **{answer}**
 
@@ -58,15 +58,17 @@ Points from the best fixed n on all held-out problems, as above:
 {tried}
 
 - **Where it begins.** `auto` was begun at n = 4 everywhere at first. On Easy problems and the mixture theory's n is
-  better, and the pilot began there before these runs were made. On the model twice as wide theory says 4, and 8 or 16
-  would have been better: what n = 4 did in the first 5,000 rollouts stays, and no later n mends it.
+  better, and the pilot began there before these runs were made. On 64 Hard problems 8 costs a point. On the model twice
+  as wide theory says 4, and 8 or 16 would have been better: what n = 4 did in the first 5,000 rollouts stays, and no
+  later n mends it.
 - **The rate.** *As sqrt(B)*, 2.5e-4 at n = 32 and 8.8e-5 at n = 4, costs more early than it gains late. *Falls at the
   end*, linearly over the last fifth to a tenth, changes nothing here; nor does it for n = 64: {decay} points at the
   last budget.
 
-So: where problems are many for the model, `auto` from theory's n does what a sweep would have said. Where they are few
-it ends within its error of that, if it begins well, and 4 points below, if it does not: begin at 8 if unsure. More
-problems are worth far more than the right n (64, 256 and all Hard problems, at the same compute, in the table).
+So: take `theory` where its constants are of your kind of model and problems, as here, `auto` else, and do not begin
+with the smallest n that trains where the model is another: 4 points are the most that either lost, both times on the
+model twice as wide, of which neither knew anything. More problems are worth far more than the right n (64, 256 and all
+Hard problems, at the same compute, in the table).
 
 ## n for each problem
 
@@ -90,8 +92,10 @@ better gradient of what is known already buys nothing. The simple rule is `unifo
   once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing at all under it,
   so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the others are, but
   for where it begins.
-- `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems; `theory` is n\*(C) from
-  the problems' pass rates alone, before any run; `frontier` is n\*(C) of a fit to the six fixed n, of other seeds.
+- `theory` is n\*(C) from the problems' pass rates alone, before any run. Its constants were fitted to two sweeps of
+  another base model of this size ([theory](theory.md)), long before these runs, and were not touched since.
+- `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems; `frontier` is n\*(C) of a
+  fit to the six fixed n, of other seeds.
 
 All train 8 problems a batch at a constant rate of 2.5e-4, and are evaluated at the same fifteen budgets.
 """
@@ -130,14 +134,22 @@ def _sizes(found: Sequence[Setting]) -> str:
 
 
 def _answer(found: Sequence[Setting]) -> str:
-    """How auto does over all settings."""
-    differences = [setting.difference(AUTO, JUDGED) for setting in found]
+    """How the schedules that need no sweep do over all settings."""
+    return " ".join(
+        _over_all(name, [setting for setting in found if name in setting.scheduled])
+        for name in (AUTO, THEORY)
+        if any(name in setting.scheduled for setting in found)
+    )
+
+
+def _over_all(name: str, found: Sequence[Setting]) -> str:
+    differences = [setting.difference(name, JUDGED) for setting in found]
     near = sum(one.value >= KEEPS_UP for one in differences)
     sure = sum(keeps_up(one) for one in differences)
-    every = pooled(differences)
-    whole = pooled([setting.difference(AUTO, ALL) for setting in found])
-    words = f"`auto`, with no sweep before it, is {points(every)} points from the best fixed n on average"
-    words += f" ({points(whole)} on all held-out problems)"
+    words = (
+        f"`{name}`, with no sweep before it, is {points(pooled(differences))} points from the best fixed n on average"
+    )
+    words += f" ({points(pooled([setting.difference(name, ALL) for setting in found]))} on all held-out problems)"
     if len(found) > 1:
         words += f", and {100 * KEEPS_UP:+.1f} or more on {near} of {len(found)} settings"
         words += f"; on {sure} of them the seeds are enough to be sure that it keeps up"
