@@ -23,6 +23,7 @@ import hashlib
 import io
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -212,13 +213,19 @@ def _extended(before: Sweep | None, new: Sequence[run_files.Run]) -> pa.Table:
 
 
 def _identity(run: run_files.Run) -> dict[str, Any]:
-    """What the run was, its seed included."""
-    return {**identity_of(run.config), "seed": run.facts.seed}
+    """What the run was, its seed included; of a frontier's file what it came to, and not where it lay."""
+    found = {**identity_of(run.config), "seed": run.facts.seed}
+    return found | {name: _placeless(found[name]) for name in (SCHEDULE, "schedule.source") if name in found}
+
+
+def _placeless(schedule: str) -> str:
+    """`n frontier:PATH; rate cosine` without the path."""
+    return re.sub(r"frontier:[^;]*", "frontier", schedule)
 
 
 def _rows(run: run_files.Run) -> Iterator[dict[str, Any]]:
     """A row for each evaluation of a run."""
-    facts, schedule = dataclasses.asdict(run.facts), schedule_of(run.config)
+    facts, schedule = dataclasses.asdict(run.facts), _placeless(schedule_of(run.config))
     last: dict[str, int] = collections.defaultdict(int)
     for line in run.evaluations:
         since = [step for step in run.metrics if last[line["eval_set"]] < step["step"] <= line["step"]]
