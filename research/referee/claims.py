@@ -103,9 +103,8 @@ def rises(gallery: Gallery) -> Claim:
         f"{points(negative(before[0]))} at {EARLY:,}, {points(before[1])} at {LATE:,}.\n\n"
         f"{own_rates(gallery, recorded(gallery))}\n\n"
         "At one rate for all, n\\* goes from 4 to 128 ([findings](findings.md#1-n-rises-with-compute-shown)). With a "
-        "rate of its own a small group keeps up to the end on one base model, and not on the other, where its lowest "
-        "rate is four times as high: most of what a large one is ahead by late is less noise, which a smaller rate buys "
-        "as well.",
+        "rate of its own a small group keeps up to the end on one base model, and not on the other, where rates as low "
+        "were not tried: most of what a large one is ahead by late is less noise, which a smaller rate buys as well.",
         "Schedules of the rate within a run, which suit a small group most.",
     )
 
