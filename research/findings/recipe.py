@@ -212,8 +212,8 @@ def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "runs groups without signal leave the whole loss (`zero_variance_groups=drop`), and with them the terms on the "
         "very problems that are known by heart; but where those groups keep the terms (*everywhere*, on another base "
         "model) it is no other, but that n = 8 on Easy ends lower. On problems with a signal the reward's part is far "
-        "larger, and what ends these runs is over-fitting of few problems, with an entropy that is not near zero: there "
-        "is no collapse to hold up.",
+        "larger, and what ends these runs is over-fitting of few problems, with an entropy that is not near zero: "
+        "there is no collapse to hold up.",
         "Coefficients large enough to move entropy; runs in which entropy collapses before problems are learned.",
         "The healthy recipe: both terms on for Easy, off for Hard and mixtures.",
     )
