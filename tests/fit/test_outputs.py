@@ -13,7 +13,6 @@ import pytest
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.comparisons.comparison import Value
-from isocompute_jax.fit.one_call import analyze
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.fit.report.figures import DRAWINGS, draw_figures
@@ -24,6 +23,7 @@ from isocompute_jax.fit.report.wording import amount
 from isocompute_jax.fit.sweep_results import SweepResult
 from isocompute_jax.records.errors import InputError
 from tests import mains
+from tests.fit.commands import undrawn
 from tests.fit.runs import BUDGETS, CROSSING, PROBLEMS, write_run, write_sweep
 
 COMPARISONS = ("comparison_held_out",)
@@ -35,15 +35,17 @@ FIGURES = (
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A noise-free sweep, analysed and written: (output directory, summary, report's HTML)."""
+    """A noise-free sweep, analysed and written, its runs gone: (output directory, summary, report's HTML, results)."""
     root = tmp_path_factory.mktemp("sweep")
-    out = root / "out"
+    out, results = root / "out", []
     write_sweep(root / "runs", noise=0.0)
     extra = Section("How the runs were made", ("By hand & on purpose.",), columns=("a",), rows=((1.5,), (None,)))
-    found = analyse([root / "runs"], out, AnalysisOptions(replicates=20), before=[extra])
+    options = AnalysisOptions(replicates=20)
+    found = analyse([root / "runs"], out, options, before=[extra], after=lambda result: results.append(result) or ())
+    shutil.rmtree(root / "runs")
     summary = json.loads((out / "summary.json").read_text())
     assert summary == json.loads(json.dumps(found.summary))
-    return out, summary, (out / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    return out, summary, (out / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " "), *results
 
 
 def crossing(one: int, other: int) -> float:
@@ -62,7 +64,7 @@ def crossing(one: int, other: int) -> float:
 
 
 def test_every_file_exists(written):
-    out, _, _ = written
+    out, *_ = written
     names = ("ranges", "fits", "frontier", "switches", "allocation", "next", "ties", "comparisons")
     tables = {f"{name}.csv" for name in names}
     texts = {"headline.txt", "tables.txt", "summary.json", "report.html"}
@@ -72,7 +74,7 @@ def test_every_file_exists(written):
 
 
 def test_summary_schema_and_numbers(written):
-    _, summary, _ = written
+    _, summary, *_ = written
     assert list(summary) == [
         "schema_version", "analysis", "compute_unit", "inputs", "flags", "versions", "seed", "warnings", "base_model",
         "curves", "forms", "comparison", "frontier", "bootstrap", "allocation", "slices", "per_seed",
@@ -103,7 +105,7 @@ def test_summary_schema_and_numbers(written):
 
 
 def test_tables_match_the_summary(written):
-    out, summary, _ = written
+    out, summary, *_ = written
     for name, count in {"fits": 16, "frontier": 8, "switches": 2, "allocation": 0}.items():
         with open(out / f"{name}.csv", newline="") as file:
             assert len(list(csv.DictReader(file))) == count
@@ -113,7 +115,7 @@ def test_tables_match_the_summary(written):
 
 
 def test_the_report_is_one_file_with_computed_findings(written):
-    _, summary, html = written
+    _, summary, html, _ = written
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", html)
     assert html.count("<svg role=") == len(FIGURES) + len(COMPARISONS)
     plain = html.replace("\N{NO-BREAK SPACE}", " ")
@@ -126,10 +128,9 @@ def test_the_report_is_one_file_with_computed_findings(written):
         assert term in html
 
 
-def test_comparisons_are_values_which_the_page_needs_no_file_for(tmp_path):
+def test_comparisons_are_values_which_the_page_needs_no_file_for(written, tmp_path):
     """Questions are answered in the analysis: summary, tables and page are made when what was read is gone."""
-    found = analyze(str(write_sweep(tmp_path / "runs")), AnalysisOptions(replicates=20))
-    shutil.rmtree(tmp_path / "runs")
+    *_, found = written
     (held_out,) = found.comparisons
     assert (held_out.question, held_out.part) == ("held_out", "") and held_out.verdict in ("inside", "partly inside")
     (dumped,) = summary_of(found)["comparisons"]
@@ -142,12 +143,13 @@ def test_comparisons_are_values_which_the_page_needs_no_file_for(tmp_path):
     assert isinstance(first, Value) and row["text"] == str(first)
     assert (row["value"], row["interval95_low"], row["interval95_high"]) == (first.value, first.low, first.high)
     (tmp_path / "figures").mkdir()
-    page = render_report(found, draw_figures(found, tmp_path / "figures", png=True))
+    with undrawn():
+        page = render_report(found, draw_figures(found, tmp_path / "figures", png=True))
     assert all(sentence in page.replace("\N{NO-BREAK SPACE}", " ") for sentence in held_out.findings)
     assert {"comparison_held_out.svg", "comparison_held_out.png"} <= {p.name for p in (tmp_path / "figures").iterdir()}
 
 
-QUICK = {"replicates": 20, "holdout": 0.0}
+QUICK = {"replicates": 20, "holdout": 0.0, "form": "hill", "forecast": "form"}
 
 
 def result_of(root, **options) -> SweepResult:
@@ -226,6 +228,6 @@ def test_bad_input_exits_with_2_and_one_message(flags, message):
 
 
 def test_the_tables_list_every_configuration(written):
-    out, summary, _ = written
+    out, summary, *_ = written
     table = (out / "tables.txt").read_text()
     assert all(curve["run"] in table for curve in summary["curves"])
