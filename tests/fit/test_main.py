@@ -9,11 +9,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from isocompute_jax import app
-from isocompute_jax.fit import __main__ as flags
-from isocompute_jax.fit.__main__ import main
 from isocompute_jax.fit.curves.forms import hill
 from tests.fit import frameworks
+from tests.fit.commands import fit, undrawn
 
 PATTERN = r"--run_pattern=n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"
 
@@ -23,14 +21,12 @@ def run(capsys):
     """Runs the main with these flags in this process: (exit code, stdout, stderr)."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        flags.VALUES.unparse_flags()
-        flags.VALUES(["fit", *arguments])
-        code = app.exit_code(main)
+        with undrawn():
+            code = fit(*arguments)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
-    yield call
-    flags.VALUES.unparse_flags()
+    return call
 
 
 def summary_of(out: pathlib.Path) -> dict:
@@ -162,7 +158,7 @@ def test_the_pre_training_law(run, tmp_path):
             rows.append(f"m{size}-{tokens:.3g},{size:.0f},{tokens},{1.7 + 400 / size**0.34 + 410 / tokens**0.28}")
     path = law_table(tmp_path / "losses.csv", "run,model_params,tokens,loss", rows)
     code, text, errors = run(
-        "--analysis=chinchilla", "--metric=loss", f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=20"
+        "--analysis=chinchilla", "--metric=loss", f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=2"
     )
     assert code == 0, errors
     assert summary_of(tmp_path / "out")["analysis"] == "chinchilla" and "alpha" in text

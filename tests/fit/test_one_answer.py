@@ -16,6 +16,7 @@ from isocompute_jax.fit.analysis_options import AnalysisOptions
 from isocompute_jax.fit.frontier.recommendation import LearningRate
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.fit.report.answers import LABELS
+from tests.fit.commands import undrawn
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 BUDGETS = {"problems_64": (2e4, 131_072.0, 4e5), "late": (), "hard_b2": (3e4,)}
@@ -32,7 +33,9 @@ def said(page: str, part: str) -> str:
 
 @pytest.mark.parametrize("sweep", [pytest.param(n, marks=() if n == QUICK else pytest.mark.slow) for n in BUDGETS])
 def test_one_answer_everywhere(sweep, tmp_path):
-    written = analyse([GALLERY / f"{sweep}.parquet"], tmp_path, AnalysisOptions(budgets=BUDGETS[sweep], replicates=50))
+    options = AnalysisOptions(budgets=BUDGETS[sweep], replicates=20)
+    with undrawn():
+        written = analyse([GALLERY / f"{sweep}.parquet"], tmp_path, options)
     summary = json.loads((tmp_path / "summary.json").read_text())
     page = (tmp_path / "report.html").read_text()
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
