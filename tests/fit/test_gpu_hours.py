@@ -22,7 +22,7 @@ PER_HOUR = {4: 1000.0, 16: 8000.0}
 """Rollouts: groups of 16 share their prompt, and fill the device. In hours 16 has its midpoint at 7.5, 4 at 10."""
 START_UP = 0.01
 BUDGET = 10.0
-OPTIONS = AnalysisOptions(bootstrap="none", holdout=0.0, records="off")
+OPTIONS = AnalysisOptions(form="hill", forecast="form", bootstrap="none", holdout=0.0, records="off")
 
 
 def table() -> pa.Table:

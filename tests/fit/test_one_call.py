@@ -15,9 +15,10 @@ from isocompute_jax.fit import AnalysisOptions, ReadOptions, SweepResult, analyz
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.outputs import analyse
 from isocompute_jax.records.errors import InputError
+from tests.fit.commands import undrawn
 
 CURVES = {4: (0.1, 0.5, 1e4, 1.2), 16: (0.1, 0.8, 6e4, 1.2)}
-OPTIONS = AnalysisOptions(bootstrap="none", holdout=0.0, budgets=(2e4, 4e5), records="off")
+OPTIONS = AnalysisOptions(form="hill", forecast="form", bootstrap="none", holdout=0.0, budgets=(2e4, 4e5))
 
 
 def table() -> pa.Table:
@@ -65,7 +66,8 @@ def test_the_recommendations_are_those_of_the_truth(result):
 
 
 def test_tables_have_the_rows_of_the_files(result, tmp_path):
-    analyse([_written(tmp_path)], tmp_path / "out", OPTIONS)
+    with undrawn():
+        analyse([_written(tmp_path)], tmp_path / "out", OPTIONS)
     for name in ("frontier", "ranges", "fits", "switches", "ties", "allocation"):
         found = result.to_table(name)
         assert isinstance(found, pa.Table) and found.num_rows > 0

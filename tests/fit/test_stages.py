@@ -26,7 +26,7 @@ from isocompute_jax.records.run_files import CONFIG
 from tests.fit.runs import CROSSING, write_sweep
 
 COMPUTE = np.geomspace(2e3, 1e6, 12)
-QUICK = {"bootstrap": "none", "holdout": 0.0, "records": "off"}
+QUICK = {"bootstrap": "none", "holdout": 0.0, "records": "off", "form": "hill", "forecast": "form"}
 READ = ReadOptions(metric="reward")
 
 
