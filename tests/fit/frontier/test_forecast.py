@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ def ask(
 HILLS = [hill(COMPUTE, 0.1, a, m, 1.2) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
 
 
+@functools.cache
+def of_hills():
+    return ask(measured(HILLS))
+
+
 @pytest.mark.slow
 def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
     # Gaussian particles of one coordinate: the joint posterior of a random walk is known in closed form.
@@ -78,7 +84,7 @@ def test_neighbours_are_joined_as_a_kalman_smoother_joins_them():
 
 
 def test_inside_the_data_the_forecast_is_the_curve():
-    found = ask(measured(HILLS))
+    found = of_hills()
     rewards = found.rewards(3e5)
     truth = [float(np.interp(np.log(3e5), np.log(COMPUTE[1:]), t[1:])) for t in HILLS]
     np.testing.assert_allclose(rewards.mean(axis=0), truth, atol=0.008)
@@ -88,13 +94,12 @@ def test_inside_the_data_the_forecast_is_the_curve():
 
 
 def test_the_form_of_the_data_gets_the_most_weight():
-    def best(curves):
-        weights = ask(measured(curves)).weights
-        return max(weights, key=lambda name: weights[name])
+    def best(found):
+        return max(found.weights, key=lambda name: found.weights[name])
 
-    assert best(HILLS) == "hill"
+    assert best(of_hills()) == "hill"
     curves = [expsat(COMPUTE, 0.1, a, np.log(2) / m) for a, m in ((0.5, 3e4), (0.6, 8e4), (0.7, 2e5), (0.8, 5e5))]
-    assert best(curves) == "expsat"
+    assert best(ask(measured(curves))) == "expsat"
     only = ask(measured(HILLS), forms=("power",))
     assert only.weights == {"power": 1.0}
 
@@ -121,7 +126,7 @@ def test_one_that_is_alike_in_nothing_neither_borrows_nor_drags_others_along():
 
 def test_rewards_scale_with_their_range_and_draws_with_the_seed():
     rewards = measured(HILLS)
-    one = ask(rewards).rewards(4e6)
+    one = of_hills().rewards(4e6)
     hundred = ask([100 * r for r in rewards], noise=0.4, reward_range=(0.0, 100.0)).rewards(4e6)
     np.testing.assert_allclose(hundred, 100 * one, rtol=1e-9)
     np.testing.assert_array_equal(one, ask(rewards).rewards(4e6))
@@ -141,11 +146,11 @@ def test_unknown_noise_is_that_of_the_others():
     found = ask(rewards, noise=[0.004, 0.004, np.nan, 0.004], rho=[0.0, 0.0, np.nan, 0.0])
     assert found.rewards(1e6)[:, 2].mean() == pytest.approx(HILLS[2][-1], abs=0.01)
     untold = ask(rewards, rho=np.nan)  # fits without intervals know their noise and not its memory
-    np.testing.assert_array_equal(untold.rewards(1e6), ask(rewards).rewards(1e6))
+    np.testing.assert_array_equal(untold.rewards(1e6), of_hills().rewards(1e6))
 
 
 def test_a_prospect_is_read_off_the_draws():
-    found = ask(measured(HILLS))
+    found = of_hills()
     rewards, read = found.rewards(8e6), found.prospect(8e6, [1, 3])
     assert read.index in (1, 3)
     own, other = (rewards[:, k] for k in ((1, 3) if read.index == 1 else (3, 1)))
@@ -206,7 +211,7 @@ def test_more_compute_is_never_worth_less_where_curves_fall():
         worth, stops = np.array(values).T
         assert np.all(np.diff(worth) >= 0) and np.all(np.diff(stops) >= 0) and np.all(stops <= budgets)
         assert stops[-1] < budgets[-1] and worth[-1] > found.rewards(1e9)[:, k].mean() + 0.01
-    well = ask(measured(HILLS))
+    well = of_hills()
     draws, stop = well.best_within(2, 3e7)
     assert stop == 3e7
     np.testing.assert_array_equal(draws, well.rewards(3e7)[:, 2])
@@ -215,7 +220,7 @@ def test_more_compute_is_never_worth_less_where_curves_fall():
 def test_curves_fall_where_others_of_the_sweep_have():
     """The smallest n has collapsed: its neighbour, due next, is no longer expected to be as high."""
     rewards = measured(HILLS)
-    well, ill = ask(rewards), ask(rewards, peaks=[5e5, np.nan, np.nan, np.nan])
+    well, ill = of_hills(), ask(rewards, peaks=[5e5, np.nan, np.nan, np.nan])
     assert well.collapses is None and ask(rewards, peaks=[np.nan] * 4).collapses is None
     np.testing.assert_array_equal(well.rewards(4e5), ill.rewards(4e5))
     lost = (well.rewards(4e6) - ill.rewards(4e6)).mean(axis=0)
@@ -229,7 +234,7 @@ def test_a_size_that_was_not_run_is_its_neighbour_and_the_drift():
     """
     rewards = measured(HILLS)
     new = Configuration("n = 128", 128, 32, 1024)
-    found, without = ask(rewards, untried=[new]), ask(rewards)
+    found, without = ask(rewards, untried=[new]), of_hills()
     far = found.rewards(1e9)
     assert far.shape[1] == 5 and found.members.all()
     np.testing.assert_allclose(far[:, :4].mean(axis=0), without.rewards(1e9).mean(axis=0), atol=0.01)
