@@ -11,6 +11,8 @@ from isocompute_jax.sweeps.record import read_sweep
 from isocompute_jax.theory.forecast import EMBEDDED, TRIED, WITHIN_AN_OCTAVE, asked, read_forecast
 from research.findings.closing import SEEN, Agreement, agreement
 
+pytestmark = pytest.mark.usefixtures("few_replicates")
+
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 
 

@@ -1,6 +1,7 @@
 """docs/findings.md from the gallery: each finding's verdict, its effect by a plain loop over rows, and the README's."""
 
 import collections
+import functools
 import math
 import pathlib
 import re
@@ -56,6 +57,7 @@ def test_the_page_is_what_the_gallery_says(found, docs, monkeypatch):
     assert (docs / "findings/rise.png").stat().st_size > 10_000
 
 
+@functools.cache
 def mean_curves(name, column="avg@4", eval_set="validation"):
     """n -> [(C, mean over seeds)], by hand."""
     values = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -97,12 +99,6 @@ def budgets_of(*sweeps):
 def shift(one, other):
     """Mean octaves between the two n*."""
     return np.mean([best_size(one, c) - best_size(other, c) for c in budgets_of(one, other)])
-
-
-@pytest.fixture
-def few_replicates(monkeypatch):
-    """For tests of a value: its interval over seeds is nearly all of the time."""
-    monkeypatch.setattr(statistics, "REPLICATES", 10)
 
 
 @pytest.mark.usefixtures("few_replicates")
@@ -147,6 +143,7 @@ def spread(sweeps, sizes, budgets, over):
     return records.std(axis=("sweep", "n").index(over), ddof=1).mean()
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_b_problem_does_as_much_as_n():
     """Finding 6."""
     names = ("batch_2", "problems_64", "batch_32")
@@ -157,6 +154,7 @@ def test_b_problem_does_as_much_as_n():
     assert by_size.value == pytest.approx(spread(sweeps, sizes, budgets, "n"), abs=1e-9)
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_n_does_little_at_fixed_b():
     """Finding 9."""
     sweeps, sizes = [mean_curves("steps_64"), mean_curves("problems_64")], (4, 8, 16, 32, 64)
@@ -165,6 +163,7 @@ def test_n_does_little_at_fixed_b():
     assert statistics.size_effect(curves("steps_64"), curves("problems_64")).value == pytest.approx(fixed / free)
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_rate_rules_at_large_batches():
     """Finding 7."""
     best = {
@@ -196,6 +195,7 @@ def test_hard_alone_forgets_easy_and_the_mixture_less():
     assert [both > 0 for _, both in changes.values()] == [False, False, True]
 
 
+@pytest.mark.usefixtures("few_replicates")
 def test_base_models_reach_other_levels():
     """Finding 13."""
     one, other = ({n: level(curve) for n, curve in mean_curves(name).items()} for name in ("base_600", "problems_64"))
@@ -210,6 +210,7 @@ def test_levels_of_large_groups():
     assert gained > 0.05 and level(large[256]) - level(large[32]) < 0.1 * gained
 
 
+@functools.cache
 def curves(name, *columns):
     """As the page reads them."""
     return curves_of(read_sweep(GALLERY / f"{name}.parquet"), *(columns or ("avg@4",)))

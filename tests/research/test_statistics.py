@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from isocompute_jax.sweeps.record import Facts, Seeds, Sweep
+from research.findings import statistics
 from research.findings.statistics import (
     batch_effect,
     common_budgets,
@@ -24,6 +25,8 @@ from research.findings.statistics import (
     size_shift,
     target_shift,
 )
+
+pytestmark = pytest.mark.usefixtures("few_replicates")
 
 BUDGETS = np.array([1024.0, 2048.0, 4096.0])
 
@@ -96,8 +99,9 @@ def test_spreads_over_batches_and_over_n_are_told_apart():
     assert ratio.value == pytest.approx(0.05)
 
 
-def test_the_interval_is_that_of_a_mean_over_seeds():
+def test_the_interval_is_that_of_a_mean_over_seeds(monkeypatch):
     """Twenty seeds of a standard normal: the mean's standard error is the sample's over sqrt(20)."""
+    monkeypatch.setattr(statistics, "REPLICATES", 1000)
     draws = np.random.default_rng(1).standard_normal((20, 1))
     curves = {4: Seeds(BUDGETS[:1], draws[:, :, None])}
     found = estimate(lambda mean: float(mean[4][1][0, 0]), curves)
