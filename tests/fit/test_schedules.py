@@ -26,7 +26,7 @@ from tests.fit.runs import BUDGETS, write_run
 CURVES = {4: (0.07, 0.6, 2e4, 1.2), 8: (0.07, 0.8, 4e4, 1.2), 16: (0.07, 0.93, 7e4, 1.2)}
 COMPUTE = 2.0 ** np.arange(11, 19)
 ENVELOPE = np.max([hill(COMPUTE, *params) for params in CURVES.values()], axis=0)
-OPTIONS = AnalysisOptions(replicates=20)
+OPTIONS = AnalysisOptions(form="hill", forecast="form", replicates=20)
 
 
 def table(schedules, *, seeds=4, noise=0.005, fixed=True, seed=0):
@@ -46,6 +46,11 @@ def table(schedules, *, seeds=4, noise=0.005, fixed=True, seed=0):
 @pytest.fixture(scope="module")
 def beside():
     return analyze(table({"n auto": 0.0, "n 4@0,8@2048": -0.05}), OPTIONS, compare=False)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return analyze(table({}), OPTIONS, compare=False)
 
 
 def plain_summary(result):
@@ -70,8 +75,7 @@ def test_one_that_walks_the_envelope_is_level_and_one_below_says_so(beside):
     assert auto.within == COMPUTE[-1] and below.within is None
 
 
-def test_the_fixed_n_are_analysed_as_without_it(beside):
-    alone = analyze(table({}), OPTIONS, compare=False)
+def test_the_fixed_n_are_analysed_as_without_it(beside, alone):
     mixed, only = plain_summary(beside), plain_summary(alone)
     assert "scheduled" not in only and len(mixed.pop("scheduled")) == 2
     assert mixed == only
@@ -80,10 +84,9 @@ def test_the_fixed_n_are_analysed_as_without_it(beside):
     assert sorted(named) == ["n 4@0,8@2048"] * 4 + ["n auto"] * 4
 
 
-def test_a_table_without_the_column_reads_the_same():
-    whole = table({})
-    bare = {name: column for name, column in whole.items() if name != "schedule"}
-    assert plain_summary(analyze(bare, OPTIONS, compare=False)) == plain_summary(analyze(whole, OPTIONS, compare=False))
+def test_a_table_without_the_column_reads_the_same(alone):
+    bare = {name: column for name, column in table({}).items() if name != "schedule"}
+    assert plain_summary(analyze(bare, OPTIONS, compare=False)) == plain_summary(alone)
 
 
 def test_what_is_said(beside):
