@@ -35,7 +35,7 @@ def objection_text(objection: Objection) -> str:
 def clear(tmp_path_factory) -> SweepResult:
     """2 -> 4 -> 8 beyond any doubt; n = 16 is never on the frontier."""
     root = write_sweep(tmp_path_factory.mktemp("clear") / "runs", noise=0.001)
-    return analyse_runs([str(root)], AnalysisOptions(replicates=20, holdout=0.0))
+    return analyse_runs([str(root)], AnalysisOptions(form="hill", replicates=20, holdout=0.0))
 
 
 def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(clear):
@@ -53,7 +53,7 @@ def test_a_clear_answer_is_sure_and_holds_over_ranges_that_meet_at_the_switches(
 
 def test_one_seed_and_the_largest_n_are_objections(tmp_path):
     root = write_sweep(tmp_path / "runs", curves={n: CROSSING[n] for n in (2, 4, 8)}, seeds=1, noise=0.0)
-    quiet = {"bootstrap": "none", "holdout": 0.0}
+    quiet = {"form": "hill", "bootstrap": "none", "holdout": 0.0}
     untold = analyse_runs([str(root)], AnalysisOptions(forecast="form", **quiet)).asked[0]
     assert untold.confidence == "unknown" and untold.share is None
     result = analyse_runs([str(root)], AnalysisOptions(**quiet))

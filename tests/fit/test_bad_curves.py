@@ -39,7 +39,7 @@ def analysed(
             rewards = np.clip(curve(compute) + noise * rng.normal(size=len(compute)), 0, 1)
             lines += [f"n{n}-s{seed},{n},{batch},{seed},{c},{r}" for c, r in zip(compute, rewards, strict=True)]
     path.write_text("\n".join(lines))
-    given = {"holdout": 0.0, "bootstrap": "none", "read": ReadOptions(metric="reward")}
+    given = {"form": "hill", "holdout": 0.0, "bootstrap": "none", "read": ReadOptions(metric="reward")}
     return analyse_runs([str(path)], AnalysisOptions(**(given | options)))
 
 
@@ -150,7 +150,7 @@ def test_a_collapsed_run_that_was_stopped_leaves_the_lead_to_the_others(tmp_path
         row for row in path.read_text().splitlines() if not (row.startswith("n64") and float(row.split(",")[4]) > 3e5)
     ]
     path.write_text("\n".join(lines))
-    options = AnalysisOptions(read=ReadOptions(metric="reward"), bootstrap="none", holdout=0.0)
+    options = AnalysisOptions(read=ReadOptions(metric="reward"), form="hill", bootstrap="none", holdout=0.0)
     last = analyse_runs([str(path)], options).frontier.budgets[-1]
     assert last.compute == 1e6 and last.group_size == 32
 
@@ -176,7 +176,7 @@ def test_equal_curves_tie(tmp_path):
     same = {n: healthy(32) for n in (4, 8, 16, 32, 64)}
     for noise, seeds in ((0.0, 1), (0.02, 3)):
         found = analysed(
-            tmp_path / "same.csv", same, seeds=seeds, noise=noise, budgets=(1e6,), bootstrap="auto", replicates=50
+            tmp_path / "same.csv", same, seeds=seeds, noise=noise, budgets=(1e6,), bootstrap="auto", replicates=20
         )
         (advice,) = found.recommendations
         assert len(advice.tied) == 4 and advice.run not in advice.tied
