@@ -33,7 +33,8 @@ from tests.experiment.learners import Learners
 from tests.experiment.samplers import ScriptedSampler
 from tests.service.fleet_builders import live
 
-POLICIES = ["variance", "until_signal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("knapsack", "hit"))]
+SLOW = ("variance", "knapsack", "hit")
+POLICIES = ["until_signal", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 STEPS, B, MOST = 5, 64, 20
 
 
