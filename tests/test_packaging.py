@@ -1,6 +1,7 @@
 """The package as it is installed: its data files, its dependencies and the pinned versions."""
 
 import ast
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -101,6 +102,7 @@ def test_every_room_is_a_package():
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
+@functools.cache
 def top_level_imports(path: pathlib.Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -129,11 +131,13 @@ def test_wheel_alone_requires_what_the_fit_needs(wheel):
         assert with_it == set(requirements(EXTRAS[extra]))
 
 
+distributions = functools.cache(importlib.metadata.packages_distributions)
+
+
 def test_every_module_of_an_extra_is_known_by_its_extra():
     """So that a command without it can name it."""
-    distributions = importlib.metadata.packages_distributions()
     for name in set().union(*(top_level_imports(path) for path in PACKAGE.rglob("*.py"))):
-        owners = {canonicalize_name(owner) for owner in distributions.get(name, ())}
+        owners = {canonicalize_name(owner) for owner in distributions().get(name, ())}
         for extra, modules in app.EXTRAS.items():
             assert (name in modules) == bool(owners & set(requirements(EXTRAS[extra]))), (name, extra)
 
@@ -214,7 +218,6 @@ def test_a_command_names_the_extra_that_it_misses(tmp_path, command, missing, ex
 
 def test_imports_are_declared():
     """What the package imports is a dependency of its own, not one of a dependency; what the fit does, no extra's."""
-    distributions = importlib.metadata.packages_distributions()
     declared = set(requirements(PYPROJECT["project"]["dependencies"]))
     training = declared | set(requirements(EXTRAS["train"] + EXTRAS["serve"]))
     optional = {
@@ -230,7 +233,7 @@ def test_imports_are_declared():
         room = inside.parts[0]
         allowed = declared if room in OF_THE_FIT else training | optional.get(room, set())
         for name in top_level_imports(path):
-            owners = {canonicalize_name(owner) for owner in distributions.get(name, [name])}
+            owners = {canonicalize_name(owner) for owner in distributions().get(name, [name])}
             if name not in sys.stdlib_module_names and name != PACKAGE.name and not owners & allowed:
                 missing.append(f"{inside}: {name}")
     assert not missing
