@@ -20,7 +20,7 @@ SHAPES = {
         embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, mlp_dim=192, tied_embeddings=True
     ),
     "untied": dict(
-        embed_dim=48, num_layers=3, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
+        embed_dim=48, num_layers=2, num_heads=6, num_kv_heads=3, head_dim=8, mlp_dim=80, tied_embeddings=False
     ),
     "wide_heads": dict(
         embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_embeddings=False
@@ -42,7 +42,7 @@ SHAPES = {
         attention_bias=False, qk_norm=True, num_experts=4, experts_per_token=3, normalized_routing=False,
     ),
     "llama4_text": LLAMA4 | dict(
-        embed_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=24, tied_embeddings=False,
+        embed_dim=32, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=24, tied_embeddings=False,
         rope_scaling=model.RopeScaling(8.0, 1.0, 1.0, 16), global_interval=3,
     ),
     "llama4_tied": LLAMA4 | dict(
