@@ -28,6 +28,7 @@ from isocompute_jax.laws.report import (
 )
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import RunFacts
+from tests.fit.commands import undrawn
 
 K_MAX, N0 = 0.12, 2e9
 SIZES = (500_000_000, 1_500_000_000, 3_000_000_000, 7_000_000_000, 14_000_000_000)
@@ -101,6 +102,12 @@ def text_of(analysis: LawResult) -> str:
     sections = [findings(name, analysis) for name in names]
     assert all(section and all(sentence.endswith(".") for sentence in section) for section in sections)
     return " ".join([*(sentence for section in sections for sentence in section), law_table(analysis)])
+
+
+def drawn(analysis: LawResult, folder) -> set[str]:
+    """Names of its pictures, which are made and not rendered."""
+    with undrawn():
+        return set(draw_law_figures(analysis, folder))
 
 
 def test_the_summary_is_plain_data(model_size, chinchilla):
@@ -236,7 +243,7 @@ def test_what_is_not_identified_is_never_quoted(tmp_path):
         assert not re.search(rf"(?<![\d.]){re.escape(value)}(?![\d.])", text)
     (row,) = csv.DictReader(io.StringIO(law_tables(analysis)["model_size.csv"]))
     assert row["k_max"] == row["n0"] == "" and row["k_max_identified"] == "False"
-    assert set(draw_law_figures(analysis, tmp_path)) == {"lines", "slopes", "holdout"}
+    assert drawn(analysis, tmp_path) == {"lines", "slopes", "holdout"}
 
 
 def test_one_model_and_two_models(tmp_path):
@@ -244,7 +251,7 @@ def test_one_model_and_two_models(tmp_path):
     result = one
     assert result.law.status == "warning" and result.crossovers == result.inter_model == result.predictions == ()
     assert "One model size has nothing to cross with." in text_of(one)
-    assert set(draw_law_figures(one, tmp_path)) == {"lines", "holdout"}
+    assert drawn(one, tmp_path) == {"lines", "holdout"}
     two = analyse(rl_runs(sizes=SIZES[:2]), [], LawOptions())
     assert "2 model sizes" in text_of(two) and len(two.crossovers) == 1 and two.inter_model == ()
 
@@ -255,7 +262,7 @@ def test_a_design_that_cannot_identify_the_pretraining_law(tmp_path):
     text = text_of(analysis)
     assert "Too few model sizes (2; 3 are needed)" in text and "allocation is not identified" in text
     assert not any(row["identified"] for row in analysis.optimal)
-    assert set(draw_law_figures(analysis, tmp_path)) == {"prediction", "convergence"}
+    assert drawn(analysis, tmp_path) == {"prediction", "convergence"}
     assert "C (FLOPs)" not in render_law_report(analysis, {})
 
 
@@ -372,4 +379,4 @@ def test_odd_runs_end_in_an_answer_or_an_input_error(seed, tmp_path):
         json.dumps(law_summary(analysis), allow_nan=False)
         assert text_of(analysis) and law_tables(analysis)
         if seed < 2:
-            draw_law_figures(analysis, tmp_path)
+            drawn(analysis, tmp_path)
