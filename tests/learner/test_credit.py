@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -60,6 +60,7 @@ def test_other_scales_golden():
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@settings(max_examples=40)
 @given(rewards=hnp.arrays(np.float32, (3, 4), elements=st.integers(-8, 8).map(lambda x: x / 4)), flat=st.integers(0, 2))
 def test_advantages_equal_a_plain_loop(scale, rewards, flat):
     rewards[flat] = rewards[flat, 0]
@@ -83,6 +84,7 @@ REAL = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 0.1, 1.0, 1000.1])
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@settings(max_examples=40)
 @given(rewards=hnp.arrays(np.float32, (4, 7), elements=REAL), seed=st.integers(0, 99))
 def test_advantages_do_not_depend_on_the_order(scale, rewards, seed):
     """Bit for bit: a rollout's advantage is the same wherever it stands in its group, and its group in the batch."""
@@ -95,6 +97,7 @@ def test_advantages_do_not_depend_on_the_order(scale, rewards, seed):
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@settings(max_examples=40)
 @given(rewards=hnp.arrays(np.float32, (3, 5), elements=REAL))
 def test_real_valued_rewards_are_centred_and_scaled_in_float64(scale, rewards):
     """Within rounding of the float32 result, where deviations are far above the 1e-6 that is added to them."""
@@ -104,6 +107,7 @@ def test_real_valued_rewards_are_centred_and_scaled_in_float64(scale, rewards):
 
 
 @pytest.mark.parametrize("scale", SCALES)
+@settings(max_examples=40)
 @given(rewards=hnp.arrays(np.float32, (3, 5), elements=REAL))
 def test_leave_one_out_subtracts_the_mean_of_the_others(scale, rewards):
     """A loop over the others; and n / (n - 1) = 5/4 of what the group's mean leaves."""
@@ -299,6 +303,7 @@ def looped_objective(terms, lengths, keep, aggregation, max_tokens):
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATION_GOLDENS)
+@settings(max_examples=40)
 @given(
     lengths=hnp.arrays(np.int64, (3, 2), elements=st.integers(0, 5)),
     keep=hnp.arrays(bool, 3),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from isocompute_jax.fit.read import ReadOptions, json_tables, read_curves
 from isocompute_jax.records.errors import InputError
 
-FUZZ = settings(deadline=None, max_examples=100, suppress_health_check=tuple(HealthCheck), derandomize=True)  # pyright: ignore[reportArgumentType]
+FUZZ = settings(deadline=None, max_examples=60, suppress_health_check=tuple(HealthCheck), derandomize=True)  # pyright: ignore[reportArgumentType]
 
 NAMES = ["run", "group_size", "problems_per_batch", "seed", "step", "compute", "tokens", "avg@4", "eval_set"]
 HEADERS = st.one_of(
