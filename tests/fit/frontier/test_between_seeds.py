@@ -85,7 +85,7 @@ def test_intervals_of_the_forecast_hold_the_truth_where_seeds_differ():
 
 
 def test_the_answer_names_seeds_that_differ():
-    apart, alike = (analyze(table(jitter, 0), OPTIONS).asked[0] for jitter in (0.2, 0.0))
+    apart, alike = (analyze(table(jitter, 0), OPTIONS, compare=False).asked[0] for jitter in (0.2, 0.0))
     assert "seeds_differ" in {each.kind for each in apart.objections}
     assert "seeds_differ" not in {each.kind for each in alike.objections}
 
