@@ -25,7 +25,8 @@ SCHEDULE = ScheduleConfig("4@0,8@128", problems_per_batch="4@0,2@300", rate="cos
 
 @pytest.fixture(scope="module")
 def scheduled(base_run):
-    return dataclasses.replace(base_run, max_compute=700, schedule=SCHEDULE)
+    kept = dataclasses.replace(base_run.checkpoints, keep_every=8)
+    return dataclasses.replace(base_run, max_compute=700, schedule=SCHEDULE, checkpoints=kept)
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +90,10 @@ def test_other_ways_to_draw_cross_a_switch_and_resume(scheduled, changes, tmp_pa
 
 
 def test_a_fork_with_nothing_changed_is_the_run_itself(scheduled, reference, tmp_path):
-    half = dataclasses.replace(scheduled, checkpoints=dataclasses.replace(scheduled.checkpoints, keep_every=8))
-    loop.train(half, tmp_path / "whole")
-    fork = dataclasses.replace(half, fork=f"{tmp_path / 'whole'}@8")
-    loop.train(fork, tmp_path / "fork")
+    loop.train(dataclasses.replace(scheduled, fork=f"{reference}@8"), tmp_path / "fork")
     for name in (run_files.METRICS, run_files.EVAL):
         assert builders.log_lines(tmp_path / "fork", name) == builders.log_lines(reference, name)
-    ours, theirs = (builders.final_checkpoint(tmp_path / name) for name in ("fork", "whole"))
+    ours, theirs = (builders.final_checkpoint(path) for path in (tmp_path / "fork", reference))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours[0], theirs[0], strict=True))
 
 
@@ -191,18 +189,25 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
         evaluation=EvaluationConfig(),
         max_compute=100,
     )
-    loop.train(config, tmp_path / "run")
+
+    def stop():
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # the second time it is recognised, as when it is done
+        with builders.before_step(1, stop), pytest.raises(KeyboardInterrupt):
+            loop.train(config, tmp_path / "run")
     written = json.loads((tmp_path / "run" / run_files.CONFIG).read_text())
     assert written["schedule"] == "n theory"
     assert written["config"]["schedule"]["group_size"] == "4@0,8@32" and written["group_size"] == 4
-    loop.train(config, tmp_path / "run")  # done: it is recognised
+    (tmp_path / "run" / run_files.DONE).touch()
+    loop.train(config, tmp_path / "run")
 
 
 def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path):
     evaluation = dataclasses.replace(scheduled.evaluation, points=8, first_compute=200)
     schedule = ScheduleConfig("auto", largest=8)
     config = dataclasses.replace(
-        scheduled, group_size=2, max_compute=1200, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
+        scheduled, group_size=4, max_compute=1200, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
     )
     loop.train(config, tmp_path / "whole")
     lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
@@ -215,7 +220,7 @@ def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path):
             f"n {sizes[step - 1]} -> {sizes[step]} at {lines[step - 1]['compute']:,}"
         )
     evaluations = builders.log_lines(tmp_path / "whole", run_files.EVAL)
-    controller = Controller(2, 8)
+    controller = Controller(4, 8)
     for until in range(len(lines)):
         seen = [line for line in evaluations if line["step"] <= until]
         assert replay(controller, lines[:until], seen).group_size == sizes[until]
