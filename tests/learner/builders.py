@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from isocompute_jax import learner, sharding
+from isocompute_jax import learner, model, sharding
 from isocompute_jax.learner.credit import AdvantageScale, Aggregation, ZeroVariance
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from tests.model.tiny import random_params, tiny_config
@@ -22,6 +22,11 @@ TEMPERATURE = 0.8
 REGULARIZED = learner.LossConfig(kl_coef=0.05, entropy_coef=0.02, clip_low=0.1, clip_high=0.2, correction_high=1.2)
 CLIPPING = learner.OptimizerConfig(weight_decay=0.01, clip_norm=0.05)
 """A norm that clips every gradient here, and weight decay."""
+
+
+def one_layer(**changes: Any) -> model.ModelConfig:
+    """The learner knows nothing of layers, and a program of one compiles in less time."""
+    return tiny_config(num_layers=1, **changes)
 
 
 def make_group(rng, rewards, *, name="p", lengths=None) -> RolloutGroup:
@@ -116,7 +121,7 @@ def train_step(loss=REGULARIZED, *, dtype="float32", sharded=False) -> learner.T
 
 @functools.cache
 def _train_step(loss, dtype, sharded):
-    shardings = learner.state_shardings(tiny_config(), mesh(), optimizer()) if sharded else None
+    shardings = learner.state_shardings(one_layer(), mesh(), optimizer()) if sharded else None
     score = score_function(dtype=dtype, sharded=sharded)
     return learner.make_train_step(score, loss, optimizer(), shardings=shardings, donate=sharded)
 
@@ -132,7 +137,7 @@ def score_function(*, dtype="float32", sharded=False) -> learner.Score:
 
 @functools.cache
 def _score_function(dtype, sharded):
-    config, where = tiny_config(dtype=dtype), mesh() if sharded else None
+    config, where = one_layer(dtype=dtype), mesh() if sharded else None
     chunk_tokens = 7 if dtype == "float64" else 4096
     return learner.make_score(config, temperature=TEMPERATURE, chunk_tokens=chunk_tokens, mesh=where)
 
@@ -151,9 +156,9 @@ def take_step(state, tokens, credited, *, lr=1e-3, reference=None, step=None):
 
 def gradient_and_metrics(loss, batch, credited, *, dtype="float32", mesh=None):
     """What a step on a batch of any layout computed, before its optimizer changed it."""
-    params = random_params(tiny_config(dtype=dtype))
-    reference = random_params(tiny_config(dtype=dtype), seed=1)
-    shardings = None if mesh is None else learner.state_shardings(tiny_config(), mesh, optimizer())
+    params = random_params(one_layer(dtype=dtype))
+    reference = random_params(one_layer(dtype=dtype), seed=1)
+    shardings = None if mesh is None else learner.state_shardings(one_layer(), mesh, optimizer())
     state = learner.init_state(params, optimizer(), shardings)
     step = train_step(LOSSES[loss], dtype=dtype, sharded=mesh is not None)
     state, metrics = take_step(state, learner.place_batch(batch, mesh), credited, reference=reference, step=step)

@@ -9,9 +9,9 @@ import pytest
 
 from isocompute_jax import learner
 from tests.learner import builders
-from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, relative_difference
+from tests.learner.builders import GROUP, LENGTH, PROMPT, REWARDS, make_groups, one_layer, relative_difference
 from tests.learner.test_trees import alike_groups
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import random_params
 
 SIZES: dict[str, Any] = {
     "problems_per_batch": len(REWARDS),
@@ -88,7 +88,7 @@ def test_rows_are_sharded(layout):
 def test_log_probabilities_of_packed_rows_are_those_of_the_padded_layout():
     groups = make_groups()
     packed, shared = packed_batch(groups, None), builders.WHOLE.lay_out(groups)
-    params, score = random_params(tiny_config()), builders.scorer()
+    params, score = random_params(one_layer()), builders.scorer()
     rows = learner.unpack(packed, score(params, packed), groups)
     expected = np.asarray(score(params, shared)).reshape(len(rows), LENGTH)
     for ours, theirs in zip(rows, expected, strict=True):
@@ -99,7 +99,7 @@ def test_log_probabilities_of_packed_rows_are_those_of_the_padded_layout():
 def test_log_probabilities_of_trees_are_those_of_the_padded_layout():
     groups = alike_groups()
     trees, shared = tree_batch(groups, None), builders.WHOLE.lay_out(groups)
-    params, score = random_params(tiny_config()), builders.scorer()
+    params, score = random_params(one_layer()), builders.scorer()
     scored = np.asarray(score(params, trees))
     expected = np.asarray(score(params, shared)).reshape(-1, LENGTH)
     assert trees.mask.sum() == shared.mask.sum()
@@ -115,7 +115,7 @@ def test_a_rollout_is_not_moved_by_its_neighbours_by_a_bit():
     tokens = np.array(batch.tokens)
     tokens[place] = (tokens[place] + 1) % 12
     changed = dataclasses.replace(batch, tokens=tokens)
-    params = random_params(tiny_config())
+    params = random_params(one_layer())
     index = int(place[0])
     before, after = (np.asarray(builders.scorer()(params, x))[index] for x in (batch, changed))
     others = numbers[index] != numbers[place]
@@ -125,7 +125,7 @@ def test_a_rollout_is_not_moved_by_its_neighbours_by_a_bit():
 
 def test_another_tree_of_the_row_is_not_seen_by_a_bit():
     batch = tree_batch(alike_groups(), None)
-    params = random_params(tiny_config())
+    params = random_params(one_layer())
     # Another prompt token: of all rollouts in the row, only those of its group may change.
     row = next(n for n in np.ndindex(batch.nodes.shape[:2]) if len(set((batch.rollout[n] // GROUP).tolist())) > 1)
     nodes = np.array(batch.nodes)

@@ -11,7 +11,7 @@ import pytest
 from isocompute_jax import learner
 from isocompute_jax.learner import noise
 from tests.learner import builders
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import random_params
 
 GROUPS = builders.make_groups([(1, 0, 0, 1), (0, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 0), (1, 0, 1, 0)])
 OPTIMIZER = learner.OptimizerConfig(b2=0.9, eps=1e-3)
@@ -86,6 +86,14 @@ def test_halves_and_cells():
     assert len(noise.cells_of(3, 16, (0, 0))) == 3
 
 
+@pytest.fixture(scope="module")
+def alone():
+    """Parameters, moments of the optimizer, and what one device measures there."""
+    params = random_params(builders.one_layer())
+    state = adam_after(params, 3)
+    return params, state, *measured(builders.score_function(), params, state)
+
+
 def measured(score, params, opt_state, shardings=None):
     """(products of cells of two, two and one problems in every metric, their total) through the compiled programs."""
     first, second = noise.halves_of(GROUPS)
@@ -117,7 +125,7 @@ def adam_after(params, updates):
     optimizer = learner.make_optimizer(OPTIMIZER)
     state = optimizer.init(params)
     for seed in range(updates):
-        _, state = optimizer.update(random_params(tiny_config(), seed=seed), state, params, learning_rate=1.0)
+        _, state = optimizer.update(random_params(builders.one_layer(), seed=seed), state, params, learning_rate=1.0)
     return state
 
 
@@ -143,11 +151,9 @@ def per_problem(params):
     return np.array(rows, np.float64).reshape(2, len(GROUPS), -1)
 
 
-def test_parity_with_a_loop_over_problems():
+def test_parity_with_a_loop_over_problems(alone):
     """The loss of the step, cell by cell, gives what explicit gradients of each half of each problem do."""
-    params = random_params(tiny_config())
-    state = adam_after(params, 3)
-    products, cells = measured(builders.score_function(), params, state)
+    params, state, products, cells = alone
     first, second = per_problem(params)
     nu = np.concatenate([np.ravel(x) for x in jax.tree.leaves(noise.adam_state(state).nu)]) / (1 - 0.9**3)
     weights = np.where(nu > 0, 1 / (np.sqrt(nu) + 1e-3) ** 2, 0.0)
@@ -170,10 +176,9 @@ def test_adam_weights_by_hand():
     assert noise.adam_weights(optax.sgd(1.0).init({"w": jnp.zeros(3)}), OPTIMIZER, None) is None
 
 
-def test_eight_devices_measure_as_one_does():
-    params = random_params(tiny_config())
-    state = adam_after(params, 2)
-    shardings = learner.state_shardings(tiny_config(), builders.mesh(), learner.make_optimizer(OPTIMIZER))
+def test_eight_devices_measure_as_one_does(alone):
+    params, state, products, _ = alone
+    shardings = learner.state_shardings(builders.one_layer(), builders.mesh(), learner.make_optimizer(OPTIMIZER))
     placed, moments = jax.device_put(params, shardings.params), jax.device_put(state, shardings.opt_state)
     ours, _ = measured(builders.score_function(sharded=True), placed, moments, shardings)
-    np.testing.assert_allclose(ours, measured(builders.score_function(), params, state)[0], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(ours, products, rtol=1e-4, atol=1e-9)

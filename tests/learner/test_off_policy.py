@@ -8,23 +8,11 @@ import numpy as np
 import pytest
 
 from isocompute_jax import learner, model
-from tests.learner.builders import (
-    CUT,
-    REGULARIZED,
-    SEVERAL,
-    mesh,
-    optimizer,
-    pack,
-    relative_difference,
-    score_function,
-    scorer,
-    take_step,
-    train_step,
-)
+from tests.learner import builders
 from tests.learner.plain import GROUPS, gradient_of, logprobs_of, picked
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import random_params
 
-CONFIG = tiny_config()
+CONFIG = builders.one_layer()
 PARAMS, REFERENCE = random_params(CONFIG), random_params(CONFIG, seed=5)
 
 
@@ -58,7 +46,7 @@ def clipped(rho, advantage, low, high):
 
 CASES = {
     "old and TIS": (
-        REGULARIZED,
+        builders.REGULARIZED,
         lambda lp, old, sampler, a: min(np.exp(old - sampler), 1.2) * clipped(np.exp(lp - old), a, 0.1, 0.2),
         lambda lp, old, sampler, a: clipped(np.exp(lp - old), a, 0.1, 0.2) == 0,
     ),
@@ -92,11 +80,11 @@ def test_the_gradient_off_policy_is_that_of_coefficients_by_hand(current, name):
         return coefficient(*token)
 
     expected = gradient_of(loss, CONFIG, PARAMS, REFERENCE, by_hand)
-    batch, credited = pack(reported(sampler), SEVERAL)
-    batch = dataclasses.replace(batch, old_logprobs=pack(reported(old), SEVERAL)[0].sampler_logprobs)
-    state = learner.init_state(PARAMS, optimizer())
-    state, metrics = take_step(state, batch, credited, reference=REFERENCE, step=train_step(loss))
-    assert relative_difference(state.opt_state[0], expected) < 1e-5
+    batch, credited = builders.pack(reported(sampler), builders.SEVERAL)
+    batch = dataclasses.replace(batch, old_logprobs=builders.pack(reported(old), builders.SEVERAL)[0].sampler_logprobs)
+    state = learner.init_state(PARAMS, builders.optimizer())
+    state, metrics = builders.take_step(state, batch, credited, reference=REFERENCE, step=builders.train_step(loss))
+    assert builders.relative_difference(state.opt_state[0], expected) < 1e-5
     assert metrics["ratio_max"] > 1.2
     assert metrics["clip_fraction"] == pytest.approx(np.mean(cut), rel=1e-6) and any(cut)
 
@@ -104,14 +92,14 @@ def test_the_gradient_off_policy_is_that_of_coefficients_by_hand(current, name):
 # --- scores
 
 
-@pytest.mark.parametrize("shape", [SEVERAL, CUT], ids=["several", "cut"])
+@pytest.mark.parametrize("shape", [builders.SEVERAL, builders.CUT], ids=["several", "cut"])
 def test_scores_are_those_of_whole_sequences(shape):
     """In float64: what is left is the rounding of what was reported, which is float32."""
     with jax.enable_x64(True):
-        config = tiny_config(dtype="float64")
+        config = builders.one_layer(dtype="float64")
         params = random_params(config)
-        batch, _ = pack(reported(picked(logprobs_of(config, params))), shape)
-        score = learner.make_scorer(score_function(dtype="float64"))
+        batch, _ = builders.pack(reported(picked(logprobs_of(config, params))), shape)
+        score = learner.make_scorer(builders.score_function(dtype="float64"))
         scores = np.asarray(score(params, batch))
     assert scores.shape == batch.tokens.shape
     np.testing.assert_allclose(scores[batch.mask], batch.sampler_logprobs[batch.mask], rtol=1e-7, atol=0)
@@ -120,22 +108,22 @@ def test_scores_are_those_of_whole_sequences(shape):
 
 def test_scores_are_what_the_step_starts_from(current):
     """A step on them has ratio 1, and the gradient of a step that takes its own."""
-    batch, credited = pack(reported(current), SEVERAL)
-    scores = np.asarray(scorer()(PARAMS, batch))
+    batch, credited = builders.pack(reported(current), builders.SEVERAL)
+    scores = np.asarray(builders.scorer()(PARAMS, batch))
     gradients = []
     for given in (batch, dataclasses.replace(batch, old_logprobs=scores)):
-        state = learner.init_state(PARAMS, optimizer())
-        state, metrics = take_step(state, given, credited, reference=REFERENCE)
+        state = learner.init_state(PARAMS, builders.optimizer())
+        state, metrics = builders.take_step(state, given, credited, reference=REFERENCE)
         assert float(metrics["ratio_max"]) == pytest.approx(1, abs=2e-6)
         gradients.append(state.opt_state[0])
-    assert relative_difference(*gradients) < 1e-5
+    assert builders.relative_difference(*gradients) < 1e-5
 
 
 def test_scores_of_a_sharded_batch(current):
-    batch, _ = pack(reported(current), SEVERAL)
-    params = jax.device_put(PARAMS, model.param_shardings(CONFIG, mesh()))
-    score = learner.make_scorer(score_function(), mesh=mesh())
-    sharded: Any = score(params, learner.place_batch(batch, mesh()))
+    batch, _ = builders.pack(reported(current), builders.SEVERAL)
+    params = jax.device_put(PARAMS, model.param_shardings(CONFIG, builders.mesh()))
+    score = learner.make_scorer(builders.score_function(), mesh=builders.mesh())
+    sharded: Any = score(params, learner.place_batch(batch, builders.mesh()))
     assert sharded.sharding.spec[1] == ("data", "fsdp")
     mask = np.asarray(batch.mask)
     np.testing.assert_allclose(np.asarray(sharded)[mask], batch.sampler_logprobs[mask], rtol=0, atol=5e-6)

@@ -9,8 +9,8 @@ import pytest
 from isocompute_jax import learner
 from isocompute_jax.learner.state import HOST, kept_in_bfloat16, randomly_rounded
 from isocompute_jax.sharding import make_mesh
-from tests.learner.builders import REGULARIZED, make_groups, pack, score_function
-from tests.model.tiny import random_params, tiny_config
+from tests.learner.builders import REGULARIZED, make_groups, one_layer, pack, score_function
+from tests.model.tiny import random_params
 
 rounded_at_random = jax.jit(lambda x, key: randomly_rounded(x, key).astype(jnp.float32))
 
@@ -49,7 +49,7 @@ def test_the_second_moment_follows_small_changes():
 
 def trained(moments, mesh, steps=3):
     """Parameters and state after a few steps."""
-    config, recipe = tiny_config(), learner.OptimizerConfig(base_lr=1e-2, warmup_steps=0, moments=moments)
+    config, recipe = one_layer(), learner.OptimizerConfig(base_lr=1e-2, warmup_steps=0, moments=moments)
     optimizer = learner.make_optimizer(recipe)
     shardings = learner.state_shardings(config, mesh, optimizer, moments=moments)
     step = learner.make_train_step(score_function(), REGULARIZED, optimizer, shardings=shardings)
@@ -74,7 +74,7 @@ def test_moments_in_the_host_change_nothing_else():
 @pytest.mark.slow
 def test_moments_in_bfloat16_train_nearly_alike():
     mesh = make_mesh(fsdp=2)
-    start = random_params(tiny_config())
+    start = random_params(one_layer())
     exact, narrow = (trained(moments, mesh, steps=5).params for moments in ("float32", "bfloat16"))
     moved = optax.tree.norm(jax.tree.map(lambda a, b: a - b, exact, start))
     assert optax.tree.norm(jax.tree.map(lambda a, b: a - b, exact, narrow)) < 0.05 * moved

@@ -23,21 +23,22 @@ from tests.learner.builders import (
     VOCAB,
     WHOLE,
     make_groups,
+    one_layer,
     optimizer,
     pack,
     recording,
     relative_difference,
     train_step,
 )
-from tests.model.tiny import random_params, tiny_config
+from tests.model.tiny import random_params
 
-CONFIG = tiny_config()
+CONFIG = one_layer()
 
 
 @functools.cache
 def fresh_state(dtype="float32"):
     """Steps do not donate it."""
-    return learner.init_state(random_params(tiny_config(dtype=dtype)), optimizer())
+    return learner.init_state(random_params(one_layer(dtype=dtype)), optimizer())
 
 
 def take_step(state, batch, *, lr=1e-3, reference=None, step=None):
@@ -296,7 +297,7 @@ HALF = dataclasses.replace(REGULARIZED, kl_coef=0.0)
 
 def test_bfloat16_keeps_float32_masters():
     """Updates far smaller than a bfloat16 weight resolves add up in the masters and reach the model."""
-    config = tiny_config(dtype="bfloat16")
+    config = one_layer(dtype="bfloat16")
     state = fresh_state("bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(random_params(config))} == {jnp.dtype("bfloat16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
@@ -315,7 +316,7 @@ def test_bfloat16_keeps_float32_masters():
 def test_gradients_of_bfloat16_agree_with_float32():
     """A policy that is its own reference feels no KL."""
     batch = pack(make_groups())
-    params = random_params(tiny_config(dtype="bfloat16"))
+    params = random_params(one_layer(dtype="bfloat16"))
     half = learner.init_state(params, optimizer())
     full = learner.init_state(model.cast_params(params, "float32"), optimizer())
     half, _ = take_step(half, batch, step=train_step(HALF, dtype="bfloat16"))
