@@ -58,7 +58,7 @@ def pictures() -> dict[str, pathlib.Path]:
     """Every picture of it, drawn once."""
     root = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, root)
-    return draw_figures(rich(), pathlib.Path(root), png=True)
+    return draw_figures(rich(), pathlib.Path(root))
 
 
 def put(record: Any, path: str, **changes: Any) -> Any:

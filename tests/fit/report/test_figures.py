@@ -12,13 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from isocompute_jax.fit.report.figures import (
-    DRAWINGS,
-    curves,
-    draw_figures,
-    series,
-    style,
-)
+from isocompute_jax.fit.report.figures import DRAWINGS, curves, draw_figures, series, style
 from isocompute_jax.fit.report.figures.style import (
     PALETTE,
     draw_all,
@@ -46,8 +40,8 @@ def possible(summary) -> set[str]:
 
 
 @pytest.mark.slow
-def test_rich_data_have_every_picture_as_svg_and_png():
-    drawn = pictures()
+def test_rich_data_have_every_picture_as_svg_and_png(tmp_path):
+    drawn = draw_figures(rich(), tmp_path, png=True)
     assert set(drawn) == set(DRAWINGS)
     for path in drawn.values():
         assert ElementTree.fromstring(path.read_bytes()).tag == f"{SVG}svg"
