@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.allocation.auto import FIRST_STEPS, LEAST_STEPS
-from isocompute_jax.allocation.history import (
-    Asked,
-    answer,
-    decide,
-    evaluation_line,
-    read_dumps,
-    read_logs,
-    step_line,
-)
+from isocompute_jax.allocation.history import Asked, answer, decide, evaluation_line, read_dumps, read_logs, step_line
 from isocompute_jax.records.errors import InputError
 
 

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isocompute_jax.laws import (
-    at_equal_data,
-    crossover,
-    crossovers,
-    fit_model_size,
-    inter_model,
-    intra_model,
-    reuse,
-)
+from isocompute_jax.laws import at_equal_data, crossover, crossovers, fit_model_size, inter_model, intra_model, reuse
 
 SIZES = np.array([0.5, 1.5, 3.0, 7.0, 14.0, 32.0]) * 1e9
 LEVELS = np.array([1.75, 1.9, 2.1, 2.2, 2.4, 2.45])

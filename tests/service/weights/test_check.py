@@ -147,18 +147,10 @@ async def test_a_part_of_a_file_is_copied(tmp_path):
             path=str(tmp_path / "pushed"),
             size=2 + len(data),
             checksum=xxhash.xxh3_64_intdigest(b"xy" + data),
-            boxes=[
-                pb.Box(tensor=0, offset=[0, 1], shape=[6, 3]),
-                pb.Box(tensor=3, offset=[1, 0, 0], shape=[1, 3, 4]),
-            ],
+            boxes=[pb.Box(tensor=0, offset=[0, 1], shape=[6, 3]), pb.Box(tensor=3, offset=[1, 0, 0], shape=[1, 3, 4])],
             starts=[2, 2 + 36],
         )
-        rest = [
-            chunk(0, values[0][:, :1]),
-            chunk(1, values[1]),
-            chunk(2, values[2]),
-            chunk(3, values[3][:1]),
-        ]
+        rest = [chunk(0, values[0][:, :1]), chunk(1, values[1]), chunk(2, values[2]), chunk(3, values[3][:1])]
         await asyncio.gather(
             client.update([header(version=2, senders=2), pb.UpdateWeightsRequest(manifest=part), end(len(data))]),
             client.update([header(version=2, sender=1, senders=2), *rest, end(manifest_bytes() - len(data))]),
