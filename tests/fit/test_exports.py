@@ -123,7 +123,7 @@ def test_a_crashed_run_is_named_and_a_resumed_one_joined(
     pattern = r"n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"
     given = [f"--runs={path}", f"--columns={columns}", f"--run_pattern={pattern}", f"--out={tmp_path / 'out'}"]
     with undrawn():
-        code = fit(*given, "--budget=3e4", "--bootstrap=none", "--holdout=0")
+        code = fit(*given, "--budget=3e4", "--form=hill", "--forecast=form", "--bootstrap=none", "--holdout=0")
     printed = capsys.readouterr()
     assert code == 0, printed.err
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -75,7 +75,7 @@ def table(path: pathlib.Path, *, bad: str = "") -> pathlib.Path:
 def test_the_answer_comes_last_in_ten_lines_and_the_tables_where_they_are_asked_for(run, tmp_path):
     path = table(tmp_path / "curves.csv", bad="n4,4,8,2e6,1.7")
     path.write_text(path.read_text() + "n16,16,8,2e6,oops\n")
-    shared = f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=20"
+    shared = f"--runs={path}", f"--out={tmp_path / 'out'}", "--replicates=20", "--forecast=form"
     code, text, errors = run(*shared, "--budget=5e5")
     lines = text.splitlines()
     assert code == 0 and 4 <= len(lines) <= 10 and max(map(len, lines[:-1])) <= 100
