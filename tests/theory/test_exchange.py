@@ -27,7 +27,9 @@ def derived(rule: Rule) -> np.ndarray:
     return 0.5 / (eta * signal)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=pytest.mark.slow if i % 4 else ()) for i, rule in enumerate(RULES)], ids=str
+)
 def test_late_errors_fall_as_derived(rule):
     errors = suboptimality(SIZES, TIMES, rule)
     np.testing.assert_allclose(errors * np.array(TIMES), derived(rule)[:, None] * np.ones(3), rtol=0.05)
