@@ -199,11 +199,16 @@ def test_the_learner_works_without_the_service(tmp_path):
     [
         ("train --config={root}/configs/arithmetic_hard.py --workdir=run", "train", "train"),
         ("train --config={root}/configs/arithmetic_hard.py --workdir=run", "flax", "train"),
-        ("sweep --config={root}/configs/arithmetic_hard.py --workdir=runs --grid=seed=0,1", "train", "train"),
-        ("curate --model=base --problems=problems.jsonl --out=curated", "train", "train"),
-        ("study --preset=smoke --workdir=study", "train", "train"),
         ("serve --engine=jax --model=base", "serve", "serve"),
         ("serve --engine=jax --model=base", "train", "train,serve"),
+        *(
+            pytest.param(command, "train", "train", marks=pytest.mark.slow)
+            for command in (
+                "sweep --config={root}/configs/arithmetic_hard.py --workdir=runs --grid=seed=0,1",
+                "curate --model=base --problems=problems.jsonl --out=curated",
+                "study --preset=smoke --workdir=study",
+            )
+        ),
     ],
 )
 def test_a_command_names_the_extra_that_it_misses(tmp_path, command, missing, extra):
