@@ -80,7 +80,7 @@ def pretraining_runs_without_sizes() -> list[RunCurve]:
 
 
 MODEL_SIZE = LawOptions(predict_params=(7e10,))
-CHINCHILLA = LawOptions(analysis="chinchilla", metric="loss", loss="metric", resamples=40, flops=(1e21,))
+CHINCHILLA = LawOptions(analysis="chinchilla", metric="loss", loss="metric", resamples=20, flops=(1e21,))
 
 
 @pytest.fixture(scope="module")
