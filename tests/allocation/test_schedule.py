@@ -4,13 +4,7 @@ import json
 
 import pytest
 
-from isocompute_jax.allocation.schedule import (
-    BatchSize,
-    Breakpoints,
-    ScheduleConfig,
-    from_leaders,
-    optimal_group_sizes,
-)
+from isocompute_jax.allocation.schedule import BatchSize, Breakpoints, ScheduleConfig, from_leaders, optimal_group_sizes
 from isocompute_jax.records.errors import Field, InputError
 
 

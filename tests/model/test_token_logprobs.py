@@ -212,12 +212,7 @@ def test_logits_of_a_peaked_distribution_keep_their_digits():
     head[0] = logits
     hidden = jnp.zeros((1, 2, EMBED), jnp.float32).at[..., 0].set(1.0)
     found = model.token_logprobs(
-        config,
-        {"head": jnp.asarray(head, jnp.float32)},
-        hidden,
-        jnp.array([[3, 100]]),
-        temperature=1.0,
-        chunk_tokens=1,
+        config, {"head": jnp.asarray(head, jnp.float32)}, hidden, jnp.array([[3, 100]]), temperature=1.0, chunk_tokens=1
     )
     p = np.exp(np.float32(logits).astype(np.float64) - 1016)
     p /= p.sum()
