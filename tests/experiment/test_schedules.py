@@ -207,7 +207,7 @@ def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path):
     evaluation = dataclasses.replace(scheduled.evaluation, points=8, first_compute=200)
     schedule = ScheduleConfig("auto", largest=8)
     config = dataclasses.replace(
-        scheduled, group_size=4, max_compute=1200, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
+        scheduled, group_size=4, max_compute=800, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
     )
     loop.train(config, tmp_path / "whole")
     lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
