@@ -67,14 +67,14 @@ def test_interrupted_at_a_switch_it_ends_with_the_same_bits(scheduled, reference
     builders.assert_same_run(tmp_path / "run", reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param(
-            {"curriculum": CurriculumConfig(dynamic_sampling=True, max_sampled_batches=2.0)}, id="dynamic sampling"
-        ),
-        pytest.param({"max_staleness": 3, "asynchrony": "phases"}, id="phases", marks=pytest.mark.slow),
+        {"curriculum": CurriculumConfig(dynamic_sampling=True, max_sampled_batches=2.0)},
+        {"max_staleness": 3, "asynchrony": "phases"},
     ],
+    ids=["dynamic sampling", "phases"],
 )
 def test_other_ways_to_draw_cross_a_switch_and_resume(scheduled, changes, tmp_path):
     schedule = ScheduleConfig("4@0,8@128", problems_per_batch="4@0,2@250")
