@@ -45,8 +45,8 @@ def test_the_vertex_of_a_parabola_is_between_the_group_sizes():
 
 def test_seeds_that_tell_the_best_n_from_those_away_by_hand():
     """At every budget n = 16 has 0.5 and 0.3, n = 4 0.3 in both, n = 64 less: 0.2 and 0.0 ahead."""
-    rows = {4: (0.3, 0.3), 16: (0.5, 0.3), 64: (0.1, 0.2)}
-    ahead, deviation, needed = statistics.seeds_to_tell({n: seeds(*([value] * 3 for value in row)) for n, row in rows.items()}, 1)
+    curves = {n: seeds([a] * 3, [b] * 3) for n, a, b in ((4, 0.3, 0.3), (16, 0.5, 0.3), (64, 0.1, 0.2))}
+    ahead, deviation, needed = statistics.seeds_to_tell(curves, 1)
     assert (ahead, deviation) == pytest.approx((0.1, 0.02**0.5))
     assert needed == pytest.approx((1.96 * 0.02**0.5 / 0.1) ** 2)
 
