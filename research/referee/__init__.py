@@ -8,7 +8,7 @@ from typing import get_args
 
 from isocompute_jax.records.run_files import write_atomic
 from research.findings.chapter import Gallery
-from research.referee.claims import Claim, Verdict, claims
+from research.referee.claims import Claim, Verdict, all_claims
 
 PAGE = "referee.md"
 
@@ -45,7 +45,7 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     Raises:
       InputError: a sweep that it rests on is not in the gallery.
     """
-    found = claims(Gallery(pathlib.Path(gallery)))
+    found = all_claims(Gallery(pathlib.Path(gallery)))
     introduction = INTRODUCTION.format(
         count=len(found), score=_score(found), rows="\n".join(claim.row for claim in found)
     )

@@ -76,7 +76,7 @@ class Claim:
         )
 
 
-def claims(gallery: Gallery) -> list[Claim]:
+def all_claims(gallery: Gallery) -> list[Claim]:
     """All of them, in the page's order."""
     return [rises(gallery), two_suffice(gallery), same_path(gallery), product(gallery), noise(gallery)]
 
