@@ -76,9 +76,9 @@ def test_interrupted_at_a_switch_it_ends_with_the_same_bits(scheduled, reference
     ],
     ids=["dynamic sampling", "phases"],
 )
-def test_other_ways_to_draw_cross_a_switch_and_resume(scheduled, changes, tmp_path):
+def test_other_ways_to_draw_cross_a_switch_and_resume(base_run, changes, tmp_path):
     schedule = ScheduleConfig("4@0,8@128", problems_per_batch="4@0,2@250")
-    config = dataclasses.replace(scheduled, max_compute=360, schedule=schedule, **changes)
+    config = dataclasses.replace(base_run, max_compute=360, schedule=schedule, **changes)
     loop.train(config, tmp_path / "whole")
     with builders.interrupted_in_step(9), pytest.raises(KeyboardInterrupt):
         loop.train(config, tmp_path / "halves")
