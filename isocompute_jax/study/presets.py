@@ -135,7 +135,7 @@ QUICK = Preset(
     # Small groups peak early: with fifteen evaluations from 2,048 on, n = 4 had six before its peak, which tell little.
     run=embedded_run(max_compute=2**18, points=20, samples=8, first=1024),
     # Few enough to be learned by heart, which is what tells group sizes apart (docs/findings.md). Three seeds of three
-    # n tell more than two of six, and take as long. Beside the sweep one run of each seed that needs no sweep.
+    # n take as long as two of six, which tied from early on. Beside the sweep one run of each seed that needs no sweep.
     slices=(dataclasses.replace(scarce(64), axes={"group_size": (4, 16, 64), "seed": (0, 1, 2)}, scheduled=AUTO),),
 )
 

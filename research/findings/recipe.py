@@ -39,9 +39,14 @@ STEPS = "steps_64"
 PLAIN = {"Easy": "easy_64", "Hard": "problems_64"}
 TERMS = {0.001: {"Easy": "terms_easy", "Hard": "terms_hard"}, 0.03: {"Easy": "strong_easy", "Hard": "strong_hard"}}
 """Coefficient of both terms -> sweeps that have them; the first is the healthy recipe's."""
-KEPT, BOTH = 0.03, {"Easy": "easy_64", "Hard": "hard_64"}
-"""On another base model and other problems: coefficient of both terms where groups without signal have them too, and
-the file of a set, in `gallery`/kept with them and in `gallery`/schedules without."""
+PAIRS = {f"{value:g}": {where: (on[where], PLAIN[where]) for where in PLAIN} for value, on in TERMS.items()} | {
+    "0.03 everywhere": {
+        "Easy": ("kept/easy_64", "schedules/easy_64"),
+        "Hard": ("kept/hard_64", "schedules/hard_64"),
+    }
+}
+"""Terms -> problems -> a sweep with them and one without; *everywhere* is on groups without signal too, on another base
+model and other problems."""
 DRAWN = 8
 """The n of the picture of the terms."""
 
@@ -175,17 +180,10 @@ class Gain(NamedTuple):
 def terms(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 10."""
     gains = [
-        *(
-            one
-            for value, sweeps in TERMS.items()
-            for where in PLAIN
-            for one in _gains(gallery, f"{value:g}", where, sweeps[where], PLAIN[where])
-        ),
-        *(
-            one
-            for where, file in BOTH.items()
-            for one in _gains(gallery, f"{KEPT:g} everywhere", where, f"kept/{file}", f"schedules/{file}")
-        ),
+        one
+        for label, sets in PAIRS.items()
+        for where, sweeps in sets.items()
+        for one in _gains(gallery, label, where, *sweeps)
     ]
     rows = [
         (

@@ -104,7 +104,8 @@ def seeds_to_tell(curves: Curves, distance: int = 2) -> tuple[float, float, floa
       the paired seeds of which the 95% interval of such a mean would leave zero out, the median over budgets.
     """
     budgets, sizes = common_budgets(curves), sorted(curves)
-    runs = np.stack([_records(curves[n], budgets) for n in sizes])  # [N, S, C]
+    seeds = ({seed: (one.compute, run) for seed, run in enumerate(one.values)} for one in (curves[n] for n in sizes))
+    runs = np.stack([records_at(each, budgets) for each in seeds])  # [N, S, C]
     found = []
     for each in np.moveaxis(runs, -1, 0):
         best = int(np.argmax(each.mean(axis=1)))
@@ -115,12 +116,6 @@ def seeds_to_tell(curves: Curves, distance: int = 2) -> tuple[float, float, floa
     with np.errstate(divide="ignore"):
         needed = (1.96 * deviation / ahead) ** 2
     return float(ahead.mean()), float(deviation.mean()), float(np.median(needed))
-
-
-def _records(seeds: Seeds, budgets: np.ndarray) -> np.ndarray:
-    """[S, C] highest value of each seed up to each budget, between evaluations by log C."""
-    each = np.maximum.accumulate(seeds.values[:, :, 0], axis=1)
-    return np.array([np.interp(np.log(budgets), np.log(seeds.compute), row) for row in each])
 
 
 def estimates(statistics: Callable[..., Sequence[float]], *sweeps: Curves) -> list[Estimate]:

@@ -40,6 +40,7 @@ TRIED = "tried_"
 """Beginning of a file's name: runs of the same setting that the rule was not, by names of their own."""
 LEAST_SEEDS = 3
 Label = int | str | tuple[str, int]
+"""A fixed n, what the page calls a schedule or variant, or a policy and its mean n."""
 KEEPS_UP, LOW_END = -0.005, -0.01
 """A schedule keeps up with the frontier from here on: its mean difference, and the lower end of the interval."""
 
@@ -82,21 +83,22 @@ class Setting:
 
     def dealing(self, policy: str, size: int, part: int) -> Estimate:
         """A policy's reward less that of its mean n for every problem: mean over log C, over the seeds of both."""
-        ours, theirs = held_out([self.dealt[policy, size]], part), held_out([self.fixed[size]], part)
-        return student(np.array([np.mean(ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]))
+        return student(np.mean(paired(held_out([self.dealt[policy, size]], part), self._fixed(size, part)), axis=1))
 
     def differences(self, schedule: str, part: int) -> list[Estimate]:
         """[E] the same at each budget."""
         return [student(each) for each in np.transpose(self._differences(schedule, part))]
 
-    def _differences(self, schedule: str, part: int) -> list[np.ndarray]:
-        ours, theirs = held_out([self.scheduled[schedule]], part), self.frontier(part)
-        return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-
     def change(self, schedule: str, size: int, part: int) -> Estimate:
         """A schedule's reward less that of one fixed n, at the last budget."""
-        ours, theirs = held_out([self.scheduled[schedule]], part), held_out([self.fixed[size]], part)
-        return student(np.array([ours[seed][-1] - theirs[seed][-1] for seed in sorted(ours.keys() & theirs.keys())]))
+        differences = paired(held_out([self.scheduled[schedule]], part), self._fixed(size, part))
+        return student(np.array([each[-1] for each in differences]))
+
+    def _differences(self, schedule: str, part: int) -> list[np.ndarray]:
+        return paired(held_out([self.scheduled[schedule]], part), self.frontier(part))
+
+    def _fixed(self, size: int, part: int) -> dict[int, np.ndarray]:
+        return held_out([self.fixed[size]], part)
 
     def saved(self, schedule: str, part: int) -> float:
         """How many times the compute fixed n needs for what the schedule has at the end, or the other way round.
@@ -119,6 +121,11 @@ def held_out(candidates: Sequence[Runs], part: int) -> dict[int, np.ndarray]:
     places = [[each.seeds.index(seed) for seed in seeds] for each in candidates]
     values = np.stack([each.rewards[place, :, part] for each, place in zip(candidates, places, strict=True)])
     return dict(zip(seeds, chosen_elsewhere(values), strict=True))
+
+
+def paired(ours: Mapping[int, np.ndarray], theirs: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    """[E] of ours less theirs, for each seed of both, in order."""
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
 def chosen_elsewhere(values: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ seeds, four of `until_signal` on the mixture.
 
 {policies}
 
-**Of {compared} comparisons {ahead} beyond their interval, and {behind}.** With all Hard problems, which are too many to
+**Of {compared} comparisons {ahead} beyond the interval, and {behind}.** With all Hard problems, which are too many to
 be learned by heart, `knapsack` gains 0.3 points, and n = 4 for every problem gains more. Where problems are few a
 better gradient of what is known already buys nothing. The simple rule is `uniform`.
 
@@ -92,8 +92,9 @@ better gradient of what is known already buys nothing. The simple rule is `unifo
   once where it now may twice) and on 256 Hard ones (n grew only where held-out reward gained nothing at all under it,
   so it stayed 4: -1.0 (-1.2 to -0.8), -0.4 on all problems). Those three rows are no test of it; the others are, but
   for where it begins.
-- `theory` is n\*(C) from the problems' pass rates alone, before any run. Its constants were fitted to two sweeps of
-  another base model of this size ([theory](theory.md)), long before these runs, and were not touched since.
+- `theory` is n\*(C) from the problems' pass rates alone, before any run: 16 samples of each, which curation takes, and
+  which C does not count. Its constants were fitted to two sweeps of another base model of this size
+  ([theory](theory.md)), long before these runs, and were not touched since.
 - `by hand` is `4@0,8@2048,16@5120,32@10240,64@22528,128@49152`, guessed for 64 Hard problems; `frontier` is n\*(C) of a
   fit to the six fixed n, of other seeds.
 
