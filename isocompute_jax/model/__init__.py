@@ -19,8 +19,9 @@ from isocompute_jax.model.config import (
 )
 from isocompute_jax.model.decoding import Cache, SlotCache, decode, extend_slots, init_cache
 from isocompute_jax.model.experts import UNKNOWN, Routed
+from isocompute_jax.model.gguf import GgufFile
 from isocompute_jax.model.head import logits
-from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint
+from isocompute_jax.model.hf_checkpoint import load_params, save_checkpoint, write_checkpoint
 from isocompute_jax.model.hf_config import load_config
 from isocompute_jax.model.hf_layout import hf_boxes, hf_tensor_shapes, hf_tensors, params_from_tensors, to_hf_layout
 from isocompute_jax.model.packed_attention import choose_kernel, context_divides
@@ -48,6 +49,7 @@ __all__ = [
     "AttentionKernel",
     "Cache",
     "Dtype",
+    "GgufFile",
     "HeadPrecision",
     "ModelConfig",
     "Params",
@@ -85,4 +87,5 @@ __all__ = [
     "to_hf_layout",
     "token_logprobs",
     "tree_hidden",
+    "write_checkpoint",
 ]

@@ -32,6 +32,7 @@ INDEX = "model.safetensors.index.json"
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 LANGUAGE_MODEL, SEEING = "language_model.", ("vision_model.", "multi_modal_projector.")
 """What tensors of Llama 4 are called that are read, and that are not: it also sees, and only its text is trained."""
+MAX_FILE_BYTES = 5 * 10**9
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -82,7 +83,7 @@ def save_checkpoint(
     *,
     tokenizer_from: str | os.PathLike[str] | None,
     dtype: Any = None,
-    max_file_bytes: int = 5 * 10**9,
+    max_file_bytes: int = MAX_FILE_BYTES,
     writes: bool = True,
 ) -> None:
     """Writes a Hugging Face directory that transformers and vLLM load; an older `directory` stays until it is whole.
@@ -98,15 +99,28 @@ def save_checkpoint(
       max_file_bytes: start a new safetensors file beyond this size.
       writes: whether this process does.
     """
+    tensors = hf_tensors(config, params, dtype=dtype)
     if not writes:
-        for _ in hf_tensors(config, params, dtype=dtype):
+        for _ in tensors:
             pass
         return
+    write_checkpoint(directory, config, tensors, tokenizer_from=tokenizer_from, max_file_bytes=max_file_bytes)
+
+
+def write_checkpoint(
+    directory: str | os.PathLike[str],
+    config: ModelConfig,
+    tensors: Iterator[tuple[str, np.ndarray]],
+    *,
+    tokenizer_from: str | os.PathLike[str] | None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
+    """As `save_checkpoint`, of names and tensors that are in Hugging Face layout already."""
     directory = pathlib.Path(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
-        _write_tensors(temporary, hf_tensors(config, params, dtype=dtype), max_file_bytes)
+        _write_tensors(temporary, tensors, max_file_bytes)
         write_config(temporary, config, token_ids={} if tokenizer_from is None else _token_ids(tokenizer_from))
         if tokenizer_from is not None:
             for name in TOKENIZER_FILES:

@@ -1,6 +1,7 @@
 """What is trained on: graders, tokenizers, prompts as the model reads them, and problem sets in files."""
 
 from isocompute_jax.tasks.embedded import Teacher, make_problems, make_teacher
+from isocompute_jax.tasks.gguf_tokenizer import write_gguf_tokenizer
 from isocompute_jax.tasks.graders.protocol import Grade, Grader
 from isocompute_jax.tasks.graders.registry import get_grader
 from isocompute_jax.tasks.grading import Grades, Grading, RewardConfig, graded
@@ -30,5 +31,6 @@ __all__ = [
     "save_arithmetic_tokenizer",
     "split",
     "token_texts",
+    "write_gguf_tokenizer",
     "write_problems",
 ]

@@ -160,13 +160,16 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         raise InputError(f"{path}: cannot load the tokenizer ({error}); restore its files") from error
     if loaded.eos_token_id is None:
         raise InputError(f"{directory / TOKENIZER_CONFIG}: names no eos_token, so completions would never end; add it")
+    listed = _generation_eos_ids(directory / GENERATION_CONFIG)
+    if listed and loaded.eos_token_id not in listed:
+        _check_stop_token(directory, loaded, listed)
     # A saved tokenizer may pad or cut every text it is given.
     backend.no_padding()
     backend.no_truncation()
     eos = loaded.eos_token_id
     return Tokenizer(
         backend=backend,
-        eos_ids=tuple(dict.fromkeys([eos, *_generation_eos_ids(directory / GENERATION_CONFIG)])),
+        eos_ids=tuple(dict.fromkeys([eos, *listed])),
         pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
         chat=None if loaded.chat_template is None else functools.partial(_chat, loaded),
@@ -181,6 +184,27 @@ def _chat(loaded: Any, messages: Sequence[Mapping[str, Any]], **options: Any) ->
     return loaded.apply_chat_template(
         [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **options
     )
+
+
+def end_of_answers(loaded: Any) -> str:
+    """What a transformers tokenizer's chat template writes behind an answer; empty where that cannot be told."""
+    answer = "The answer is 42."
+    chat = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": answer}]
+    try:
+        return loaded.apply_chat_template(chat, tokenize=False).partition(answer)[2].strip()
+    except Exception:  # a template may refuse any chat
+        return ""
+
+
+def _check_stop_token(directory: pathlib.Path, loaded: Any, listed: Sequence[int]) -> None:
+    """Raises InputError where neither generation_config.json nor the chat template knows the tokenizer's own end."""
+    after = "" if loaded.chat_template is None else end_of_answers(loaded)
+    if after and loaded.eos_token not in after:
+        names = ", ".join(repr(loaded.convert_ids_to_tokens(token)) for token in listed)
+        raise InputError(
+            f"{directory / TOKENIZER_CONFIG}: eos_token is {loaded.eos_token!r}, but {GENERATION_CONFIG} says that "
+            f"{names} ends a text, and the chat template writes {after!r} after an answer: set eos_token to that"
+        )
 
 
 def _model_config(directory: pathlib.Path) -> Any:
