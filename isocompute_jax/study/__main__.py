@@ -43,11 +43,12 @@ if TYPE_CHECKING:
 PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
-    ["smoke", "quick", "full", "other_base", "other_size"],
+    ["smoke", "quick", "full", "other_base", "other_size", "llm", "llm_record"],
     "smoke: a few minutes, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a "
     "quarter of an hour on two cores. full: what docs/findings.md rests on, 19 sweeps in some hours: sizes of the "
     "problem set, B_problem, fixed B, rates, Easy, mixtures, KL and entropy terms, groups without signal. "
-    "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide.",
+    "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide. llm: "
+    "a published language model, SmolLM2-135M, on arithmetic in words. llm_record: the same with more n and seeds.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
@@ -157,7 +158,10 @@ def preset() -> Preset:
     from isocompute_jax.study.presets import PRESETS, default_run, own_preset
 
     if not (MODEL.value and PROBLEMS.value):
-        return PRESETS[PRESET.value]
+        chosen = PRESETS[PRESET.value]
+        if chosen.base is None and not pathlib.Path(chosen.run.model).is_dir():
+            raise InputError(f"--preset={PRESET.value} studies {chosen.run.model}, which is missing: run `make smollm`")
+        return chosen
     run = from_dict(app.config_values()) if CONFIG.value else default_run()
     own, curation = from_flags(OwnStudy), from_flags(CurationConfig, ranges={}, mixtures={})
     return own_preset(run, model=MODEL.value, problems=PROBLEMS.value, own=own, curation=curation)

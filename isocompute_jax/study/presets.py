@@ -20,6 +20,7 @@ from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
+from isocompute_jax.tasks import PromptConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Preset:
     curation: CurationConfig  # how the sets are cut
     run: RunConfig  # config that every slice starts from; its paths are filled in by the study
     slices: tuple[Slice, ...]  # what is asked
-    problems: str = ""  # problem set to measure and cut; empty where the study makes its own
+    problems: str = ""  # problem set to measure and cut; empty where the study makes its own, for its base model
 
 
 def embedded_run(*, max_compute: int, points: int, samples: int, first: int = 2048) -> RunConfig:
@@ -235,7 +236,59 @@ OTHER_SIZE = dataclasses.replace(
     slices=(scarce(64, "wide_64", "A base model twice as wide: is n* another one?", sizes=(4, 16, 64)),),
 )
 
-PRESETS = {"smoke": SMOKE, "quick": QUICK, "full": FULL, "other_base": OTHER_BASE, "other_size": OTHER_SIZE}
+SMOLLM = "runs/SmolLM2-135M-Instruct"
+"""Where `make smollm` leaves the published model."""
+
+
+def llm_run(*, max_compute: int, points: int) -> RunConfig:
+    """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, a rate that steps of 64 bear."""
+    return RunConfig(
+        model=SMOLLM,
+        prompts=PromptConfig(chat_template="on"),
+        max_compute=max_compute,
+        checkpoint_every_s=300.0,  # of 1.6 GB each
+        recipe=RecipeConfig(healthy="none"),
+        sampling=SamplingConfig(max_prompt_tokens=96, max_tokens=16),
+        optimizer=OptimizerConfig(base_lr=5e-6, base_batch=64, lr_scaling_exponent=0.5),
+        evaluation=EvaluationConfig(samples=4, points=points, first_compute=512),
+    )
+
+
+def words(sizes: Sequence[int], seeds: Sequence[int]) -> Slice:
+    """A published language model on problems in words that it hardly ever solves."""
+    return Slice(
+        name="words",
+        question="SmolLM2-135M on arithmetic in words: how many rollouts per problem at which budget?",
+        problem_set="hard",
+        axes={"group_size": sizes, "seed": seeds},
+        scheduled={"group_size": sizes[0], "schedule.group_size": "auto"},
+    )
+
+
+LLM = Preset(
+    num_problems=0,
+    base=None,
+    curation=CurationConfig(sets=("hard",), validation_size=64),
+    run=llm_run(max_compute=2048, points=6),
+    slices=(words((4, 16, 64), (0,)),),
+    problems="words:320",
+)
+
+LLM_RECORD = dataclasses.replace(
+    LLM,
+    run=llm_run(max_compute=3072, points=8),
+    slices=(words((4, 8, 16, 64), (0, 1, 2)),),
+)
+
+PRESETS = {
+    "smoke": SMOKE,
+    "quick": QUICK,
+    "full": FULL,
+    "other_base": OTHER_BASE,
+    "other_size": OTHER_SIZE,
+    "llm": LLM,
+    "llm_record": LLM_RECORD,
+}
 
 
 @described

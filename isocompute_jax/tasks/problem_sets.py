@@ -23,10 +23,15 @@ from isocompute_jax.tasks.graders.gym import PREFIX as GYM
 from isocompute_jax.tasks.graders.gym import read_gym
 from isocompute_jax.tasks.graders.registry import check_named_by_file, get_grader
 from isocompute_jax.tasks.rows import Number, as_in_file, checked_text, parquet_bytes, plain, read_rows
+from isocompute_jax.tasks.word_problems import PREFIX as WORDS
+from isocompute_jax.tasks.word_problems import read_words
 
 SUFFIXES = (".jsonl", ".parquet")
 COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
 """Columns with a meaning of their own, beside measured rates."""
+
+GENERATED: Mapping[str, Callable[[str], list[Problem]]] = {GYM: read_gym, WORDS: read_words}
+"""What stands where a file's path may, by how it begins."""
 
 _MEASURED = re.compile(r"avg@[1-9][0-9]*")
 
@@ -41,7 +46,8 @@ def read_problems(
     """Reads a problem set.
 
     Args:
-      path: a .jsonl or .parquet file, or problems of reasoning-gym (see `graders.gym.read_gym`).
+      path: a .jsonl or .parquet file, or what makes problems: reasoning-gym's (see `graders.gym.read_gym`), or small
+        arithmetic in words (see `word_problems.read_words`).
       default_task: task of the rows that name none.
       extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
         with long columns, such as worked solutions, takes their memory.
@@ -68,9 +74,10 @@ class ProblemFile:
     grader_name: Callable[[str], str] = check_named_by_file
 
     def __iter__(self) -> Iterator[Problem]:
-        if str(self.path).startswith(GYM):
-            yield from read_gym(str(self.path))
-            return
+        for prefix, make in GENERATED.items():
+            if str(self.path).startswith(prefix):
+                yield from make(str(self.path))
+                return
         path = pathlib.Path(self.path)
         _check_suffix(path)
         place = "" if path.suffix == ".jsonl" else " row "
