@@ -17,7 +17,7 @@ from isocompute_jax.model.config import (
     RopeScaling,
     check_length,
 )
-from isocompute_jax.model.decoding import Cache, SlotCache, decode, extend_slots, init_cache
+from isocompute_jax.model.decoding import Cache, SlotCache, decode, extend_slots, init_caches
 from isocompute_jax.model.experts import UNKNOWN, Routed
 from isocompute_jax.model.gguf import GgufFile
 from isocompute_jax.model.head import logits
@@ -72,7 +72,7 @@ __all__ = [
     "hf_boxes",
     "hf_tensor_shapes",
     "hf_tensors",
-    "init_cache",
+    "init_caches",
     "init_params",
     "load_config",
     "load_params",

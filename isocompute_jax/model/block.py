@@ -22,6 +22,9 @@ from isocompute_jax.model.params import Axes, Params
 UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
 
+UNROLLED_ON_CPUS = 48
+"""The same for decoding on CPUs."""
+
 BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
 """Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
 
@@ -76,15 +79,24 @@ def run_layers(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
-def split_layers(config: ModelConfig, params: Params) -> Params:
-    """`params`, the layers of a small model apart: a loop over tokens that cuts them out of the stack copies them.
+def are_apart(config: ModelConfig) -> bool:
+    """Whether decoding has the layers apart, and a cache of each: a loop over tokens copies what it cuts from a stack.
 
-    Nothing happens to what is apart already, or to a larger model.
+    Of a model of many layers only on CPUs, where the copy costs as much as the products, and compiling little.
     """
-    if config.num_layers > UNROLLED_LAYERS or isinstance(params["layers"], tuple):
+    return config.num_layers <= (UNROLLED_ON_CPUS if jax.default_backend() == "cpu" else UNROLLED_LAYERS)
+
+
+def split_layers(config: ModelConfig, params: Params) -> Params:
+    """`params`, with the layers apart where `are_apart` says so; nothing happens to what is apart already."""
+    if not are_apart(config) or isinstance(params["layers"], tuple):
         return params
     layers = tuple(jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.num_layers))
     return {**params, "layers": layers}
+
+
+Layer = Array | int
+"""Where a layer's keys are in its cache."""
 
 
 def run_cached(
@@ -93,20 +105,20 @@ def run_cached(
     tokens: Array,
     positions: Array,
     attend: Callable,
-    cache: Any,
+    caches: tuple[Any, ...],
     *,
     mesh: Mesh | None,
-) -> tuple[Array, Any, Routed | None]:
-    """As `run_layers`, with a cache that the layers hand on and write to, each where it is.
+) -> tuple[Array, tuple[Any, ...], Routed | None]:
+    """As `run_layers`, with caches that the layers write to: one that they hand on, or one of each, of layers apart.
 
-    `attend(q, k, v, layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
+    `attend(q, k, v, Layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
     adds. `tokens` and `positions` are [P, G, T]; hidden states [P, G, T, D] come back.
     """
     params = split_layers(config, params)
     x = params["embed"][tokens]
     at = places(config, positions)
 
-    def body(carry: tuple[Array, Any], scanned: tuple[Params, Array, Array | None]) -> tuple[tuple[Array, Any], Any]:
+    def body(carry: tuple[Array, Any], scanned: tuple[Params, Layer, Array | None]) -> tuple[tuple[Array, Any], Any]:
         x, cache = carry
         layer, index, local = scanned
         x, cache, routed = _run_layer(
@@ -116,16 +128,17 @@ def run_cached(
 
     local = flags(config)
     if isinstance(params["layers"], tuple):
-        routes = []
+        routes, written = [], [*caches]
         for index, layer in enumerate(params["layers"]):
+            place, within = (index, 0) if len(caches) > 1 else (0, index)
             here = None if local is None else local[index]
-            (x, cache), routed = body((x, cache), (layer, jnp.int32(index), here))
+            (x, written[place]), routed = body((x, written[place]), (layer, within, here))
             routes.append(routed)
         routed = jax.tree.map(lambda *x: jnp.stack(x), *routes)
     else:
         scanned = (params["layers"], jnp.arange(config.num_layers), local)
-        (x, cache), routed = jax.lax.scan(body, (x, cache), scanned)
-    return rms_norm(x, params["final_norm"], eps=config.norm_eps), cache, routed
+        (x, *written), routed = jax.lax.scan(body, (x, *caches), scanned)
+    return rms_norm(x, params["final_norm"], eps=config.norm_eps), tuple(written), routed
 
 
 def _with_axes(x: Float[Array, "P G T D"], axes: Axes, mesh: Mesh | None) -> Float[Array, "P G T D"]:
@@ -157,7 +170,9 @@ def _run_layer(
         q, k = (rms_norm(heads, layer[name], eps=config.norm_eps) for heads, name in ((q, "q_norm"), (k, "k_norm")))
     q, k = placed(config, q, k, at, local)
     attended, collected = attend(q, k, v)
-    x = x + jnp.einsum("pgtnh,nhd->pgtd", attended, layer["wo"])
+    # One contraction, over [N H]: of two, XLA:CPU puts H first, and so transposes the weights, in decoding every token.
+    heads, size, width = layer["wo"].shape
+    x = x + attended.reshape(*x.shape[:-1], heads * size) @ layer["wo"].reshape(heads * size, width)
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
         mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)

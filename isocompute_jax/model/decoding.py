@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.block import run_cached
+from isocompute_jax.model.block import Layer, are_apart, run_cached
 from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed
 from isocompute_jax.model.layers import Keys, attention, blockwise_attention
@@ -24,10 +24,15 @@ from isocompute_jax.model.transformer import Prefix, nearby_masks
 
 
 class Cache(NamedTuple):
-    """Keys and values of the tokens decoded so far. k, v: [L, P, G, T, K, H]."""
+    """Keys and values of the prompts, and of the tokens decoded so far.
 
-    k: Array
-    v: Array
+    As products read them: laid out as they are made, [T, K, H], XLA:CPU would transpose them for every token.
+    """
+
+    prompt_k: Array  # [L, P, K, H, S], shared by a problem's rollouts
+    prompt_v: Array  # [L, P, K, S, H]
+    k: Array  # [L, P, G, K, H, T]
+    v: Array  # [L, P, G, K, T, H]
 
 
 class SlotCache(NamedTuple):
@@ -45,10 +50,26 @@ class SlotCache(NamedTuple):
         return self.k.shape[1] * self.k.shape[4]
 
 
-def init_cache(config: ModelConfig, problems: int, rollouts: int, length: int) -> Cache:
-    """An empty cache for `problems` x `rollouts` completions of up to `length` tokens."""
-    shape = (config.num_layers, problems, rollouts, length, config.num_kv_heads, config.head_dim)
-    return Cache(jnp.zeros(shape, config.dtype), jnp.zeros(shape, config.dtype))
+Caches = tuple[Cache, ...]
+"""One of all layers, or, where layers are apart (`split_layers`), one of each with L = 1."""
+
+
+VECTOR = 16
+"""Positions: products over rows of another length take XLA:CPU three times as long."""
+
+
+def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int) -> Caches:
+    """Caches for `rollouts` completions of each prompt, of up to `length` tokens, which is rounded up."""
+    check_length(config, prefix.k.shape[2], length)
+    length = -(-length // VECTOR) * VECTOR
+    prompt_k, prompt_v = jnp.einsum("lpskh->lpkhs", prefix.k), jnp.einsum("lpskh->lpksh", prefix.v)
+    layers, problems, heads, head_dim, _ = prompt_k.shape
+    lead = (layers, problems, rollouts, heads)
+    k, v = (jnp.zeros(lead + size, prefix.k.dtype) for size in ((head_dim, length), (length, head_dim)))
+    cache = Cache(prompt_k, prompt_v, k, v)
+    if not are_apart(config):
+        return (cache,)
+    return tuple(jax.tree.map(lambda x, i=i: x[i : i + 1], cache) for i in range(layers))
 
 
 def decode(
@@ -57,32 +78,37 @@ def decode(
     tokens: Int[Array, "P G"],
     index: Array,
     prefix: Prefix,
-    cache: Cache,
+    caches: Caches,
     *,
     mesh: Mesh | None = None,
-) -> tuple[Float[Array, "P G D"], Cache, Routed | None]:
-    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the cache.
+) -> tuple[Float[Array, "P G D"], Caches, Routed | None]:
+    """One step: the hidden states [P, G, D] of `tokens`, the `index`-th tokens of their completions, and the caches.
 
     Where tokens went, [L, P, G, ...], comes back too; None without experts.
     """
-    check_length(config, prefix.k.shape[2], cache.k.shape[3])
+    length = caches[0].k.shape[-1]
     positions = jnp.broadcast_to((prefix.lengths + index)[:, None, None], (*tokens.shape, 1))
-    own = (jnp.arange(cache.k.shape[3]) <= index)[None, None, None]
+    own = (jnp.arange(length) <= index)[None, None, None]
     shared = prefix.mask[:, None, None]
-    decoded = prefix.lengths[:, None, None] + jnp.arange(cache.k.shape[3])
+    decoded = prefix.lengths[:, None, None] + jnp.arange(length)
     nearby = nearby_masks(config, (shared, own), positions[:, :1], prefix, decoded)
 
-    def attend(q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: Cache) -> tuple[Array, Cache]:
-        def write(old: Array, new: Array) -> Array:
-            return jax.lax.dynamic_update_slice(old, new[None], (layer, 0, 0, index, 0, 0))
-
-        written = Cache(write(cache.k, k), write(cache.v, v))
+    def attend(q: Array, k: Array, v: Array, layer: Layer, local: Array | None, cache: Cache) -> tuple[Array, Cache]:
+        k, v = (jnp.moveaxis(x, 2, 3)[None] for x in (k, v))  # [1, P, G, K, 1, H]
+        cache = cache._replace(
+            k=jax.lax.dynamic_update_slice(cache.k, k.swapaxes(-1, -2), (layer, 0, 0, 0, 0, index)),
+            v=jax.lax.dynamic_update_slice(cache.v, v, (layer, 0, 0, 0, index, 0)),
+        )
+        # Else XLA fuses the write with what reads it, and goes through the whole cache once more for it.
+        cache = jax.lax.optimization_barrier(cache)
+        here = Cache(*(x[layer] for x in cache))
         before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
-        keys = [Keys(prefix.k[layer], prefix.v[layer], before), Keys(written.k[layer], written.v[layer], after)]
-        return attention(q, keys), written
+        prompt = Keys(jnp.einsum("pkhs->pskh", here.prompt_k), jnp.einsum("pksh->pskh", here.prompt_v), before)
+        drawn = Keys(jnp.einsum("pgkht->pgtkh", here.k), jnp.einsum("pgkth->pgtkh", here.v), after)
+        return attention(q, [prompt, drawn]), cache
 
-    x, cache, routed = run_cached(config, params, tokens[..., None], positions, attend, cache, mesh=mesh)
-    return x[:, :, 0], cache, jax.tree.map(lambda x: x[:, :, :, 0], routed)
+    x, caches, routed = run_cached(config, params, tokens[..., None], positions, attend, caches, mesh=mesh)
+    return x[:, :, 0], caches, jax.tree.map(lambda x: x[:, :, :, 0], routed)
 
 
 def extend_slots(
@@ -121,7 +147,7 @@ def extend_slots(
     starts = chunk_starts(config, positions)
 
     def attend(
-        q: Array, k: Array, v: Array, layer: Array, local: Array | None, cache: SlotCache
+        q: Array, k: Array, v: Array, layer: Layer, local: Array | None, cache: SlotCache
     ) -> tuple[Array, SlotCache]:
         def write(old: Array, new: Array) -> Array:
             # Padding lies beyond the last block, and is dropped.
@@ -137,5 +163,5 @@ def extend_slots(
         out = blockwise_attention(q[:, 0], positions, read, num_blocks=num_blocks, first=first)
         return out[:, None], written
 
-    x, cache, routed = run_cached(config, params, tokens[:, None], positions[:, None], attend, cache, mesh=mesh)
+    x, [cache], routed = run_cached(config, params, tokens[:, None], positions[:, None], attend, (cache,), mesh=mesh)
     return x[:, 0], cache, jax.tree.map(lambda x: x[:, :, 0], routed)

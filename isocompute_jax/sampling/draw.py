@@ -35,34 +35,57 @@ def pick(
     Returns:
       token ids, and their log-probabilities under the distribution drawn from (after the cut).
     """
-    logprobs = jax.nn.log_softmax(scaled, axis=-1)
-    probs = jnp.exp(logprobs)
     cut = top_p < 1
+
+    def of_nuclei() -> tuple[Array, Array]:
+        kept = ~cut[..., None] | nucleus(jax.nn.softmax(scaled, axis=-1), top_p[..., None])
+        # The barrier: rows that are not cut are to be drawn by the very arithmetic of the other branch.
+        return invert_cdf(jax.lax.optimization_barrier(jnp.where(kept, scaled, -jnp.inf)), uniform)
+
     # A condition of the one program, not a second program, whose logits might be rounded otherwise.
-    kept = jax.lax.cond(
-        jnp.any(cut if running is None else running & cut),
-        lambda: ~cut[..., None] | nucleus(probs, top_p[..., None]),
-        lambda: jnp.ones(probs.shape, bool),
-    )
-    token, total = invert_cdf(jnp.where(kept, probs, 0.0), uniform)
-    picked = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
-    return token, jnp.where(cut, picked - jnp.log(total), picked)
+    sorts = jnp.any(cut if running is None else running & cut)
+    return jax.lax.cond(sorts, of_nuclei, lambda: invert_cdf(scaled, uniform))
+
+
+BLOCK = 256
+"""Tokens that are summed at once: nothing as large as the logits is made, which takes longer than the arithmetic."""
 
 
 def invert_cdf(
-    probs: Float[Array, "... V"], uniform: Float[Array, "..."]
+    scaled: Float[Array, "... V"], uniform: Float[Array, "..."]
 ) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
-    """The token whose slice of the CDF of `probs` holds `uniform`, and the sum of `probs`, which need not be 1."""
-    cdf = jnp.cumsum(probs, axis=-1)
-    # A parallel cumsum rounds every entry by itself: over a large vocabulary it dips, and rises where there is next to
-    # no probability. So the total is taken over tokens that can be drawn, and the draw is the first of them above
-    # u x total.
-    possible = probs >= SMALLEST_PROBABILITY
-    total = jnp.max(jnp.where(possible, cdf, 0.0), axis=-1)
-    above = possible & (cdf > (uniform * total)[..., None])
-    vocab = probs.shape[-1]
-    token = jnp.min(jnp.where(above, jnp.arange(vocab, dtype=jnp.int32), vocab - 1), axis=-1)
-    return token, total
+    """The token of softmax(scaled) whose slice of the CDF holds `uniform`, and its log-probability.
+
+    First the block of tokens whose slice holds it, then the token in the block. Tokens less probable than
+    SMALLEST_PROBABILITY are passed over.
+    """
+    vocab = scaled.shape[-1]
+    blocks = -(-vocab // BLOCK)
+    filled = jnp.pad(scaled, [(0, 0)] * uniform.ndim + [(0, blocks * BLOCK - vocab)], constant_values=-jnp.inf)
+    parts = filled.reshape(*uniform.shape, blocks, BLOCK)
+    maxima = jnp.max(parts, axis=-1)
+    highest = jnp.max(maxima, axis=-1, keepdims=True)
+    sums = jnp.sum(jnp.exp(parts - highest[..., None]), axis=-1)
+    ends = jnp.cumsum(sums, axis=-1)
+    total = jnp.max(ends, axis=-1, keepdims=True)
+    wanted, least = uniform[..., None] * total, SMALLEST_PROBABILITY * total
+    block = _first(ends > wanted, jnp.exp(maxima - highest) >= least)[..., None]
+    logits = jnp.take_along_axis(parts, block[..., None], axis=-2)[..., 0, :]
+    inside = jnp.exp(logits - highest)
+    before = jnp.take_along_axis(ends - sums, block, axis=-1)
+    within = _first(before + jnp.cumsum(inside, axis=-1) > wanted, inside >= least)[..., None]
+    logprob = jnp.take_along_axis(logits, within, axis=-1) - highest - jnp.log(total)
+    return (block * BLOCK + within)[..., 0], logprob[..., 0]
+
+
+def _first(above: Bool[Array, "... N"], possible: Bool[Array, "... N"]) -> Int[Array, "..."]:
+    """The first possible entry that is above, or else the last possible one.
+
+    Sums are rounded, and a parallel cumsum rounds every entry by itself: it may dip, and rise where there is nothing.
+    """
+    at = jnp.arange(above.shape[-1], dtype=jnp.int32)
+    last = jnp.max(jnp.where(possible, at, 0), axis=-1)
+    return jnp.min(jnp.where(above & possible, at, last[..., None]), axis=-1)
 
 
 def nucleus(probs: Float[Array, "... V"], top_p: float | Array) -> Bool[Array, "... V"]:

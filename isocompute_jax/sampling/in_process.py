@@ -395,7 +395,7 @@ def sample_unit(
     token, logprob = draw(last, jnp.int32(0))
     chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
     samples = store(_nothing_drawn((problems, rollouts, max_tokens), chosen), jnp.int32(0), token, logprob)
-    cache = model.init_cache(config, problems, rollouts, max(1, max_tokens - 1))
+    caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1))
 
     layered = model.split_layers(config, params)
 
@@ -404,15 +404,15 @@ def sample_unit(
         return (t < max_tokens) & jnp.any(unfinished(samples))
 
     def body(carry: tuple) -> tuple:
-        t, samples, token, cache = carry
-        hidden, cache, routed = model.decode(config, layered, token, t - 1, prefix, cache, mesh=mesh)
+        t, samples, token, caches = carry
+        hidden, caches, routed = model.decode(config, layered, token, t - 1, prefix, caches, mesh=mesh)
         if samples.experts is not None and routed is not None:
             chosen = jnp.moveaxis(routed.experts, 0, 2)
             samples = samples._replace(experts=samples.experts.at[:, :, t - 1].set(chosen))
         token, logprob = draw(hidden, t)
-        return t + 1, store(samples, t, token, logprob), token, cache
+        return t + 1, store(samples, t, token, logprob), token, caches
 
-    _, samples, _, _ = jax.lax.while_loop(running, body, (jnp.int32(1), samples, token, cache))
+    _, samples, _, _ = jax.lax.while_loop(running, body, (jnp.int32(1), samples, token, caches))
     return samples
 
 

@@ -162,7 +162,7 @@ def test_prefix_sharing_equals_one_pass(shape):
     )
     _, prefix = prefill(config, params, jnp.asarray(tokens), jnp.asarray(mask))
     extended, _ = extend(config, params, jnp.asarray(completions), prefix)
-    cache = model.init_cache(config, problems, rollouts, length)
+    cache = model.init_caches(config, prefix, rollouts, length)
     steps = []
     for t in range(length):
         step, cache, _ = decode(config, params, jnp.asarray(completions[..., t]), jnp.int32(t), prefix, cache)
@@ -194,7 +194,7 @@ def test_longer_sequences_than_the_model_was_made_for_are_refused():
         return trace(model.extend, tokens(1, 2, length), prefill(6)[1])
 
     def decode(length):
-        cache = model.init_cache(config, 1, 2, length)
+        cache = jax.eval_shape(lambda prefix: model.init_caches(config, prefix, 2, length), prefill(6)[1])
         return trace(model.decode, tokens(1, 2), tokens(), prefill(6)[1], cache)
 
     for compute, longest in ((prefill, 8), (extend, 2), (decode, 2)):
