@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.model import block
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import LLAMA4, logits_of, random_params
 
@@ -147,8 +148,10 @@ def test_gradients_equal_transformers(shape, tmp_path):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide_heads", "qwen3_moe", "llama4_text")),
     ],
 )
-def test_prefix_sharing_equals_one_pass(shape):
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "stacked"])
+def test_prefix_sharing_equals_one_pass(shape, apart, monkeypatch):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
+    monkeypatch.setattr(block, "UNROLLED_ON_CPUS", 8 if apart else 1)  # by the layers together, as larger models
     config = make_config(shape)
     params = random_params(config)
     rng = np.random.default_rng(3)

@@ -132,6 +132,20 @@ def test_pick_inverts_the_cdf(scaled, uniform):
     assert float(logprob) == pytest.approx(np.log(exact[int(token)]), abs=1e-5)
 
 
+@pytest.mark.parametrize("vocab", [255, 256, 257, 1000])
+def test_the_token_is_where_the_cdf_passes_the_number(vocab):
+    """As NumPy inverts it in float64, but where the number lies next to a boundary; whole blocks, and one filled up."""
+    random = np.random.default_rng(1)
+    scaled, uniforms = (3 * random.normal(size=(512, vocab))).astype(np.float32), random.random(512, np.float32)
+    tokens, logprobs = map(np.asarray, draw(scaled, uniforms, np.ones(512, np.float32)))
+    wide = scipy.special.log_softmax(scaled.astype(np.float64), axis=-1)
+    cdf = np.cumsum(np.exp(wide), axis=-1)
+    apart = np.abs(cdf - uniforms[:, None]).min(-1) > 1e-5
+    assert apart.sum() > 400
+    np.testing.assert_array_equal(tokens[apart], np.sum(cdf <= uniforms[:, None], axis=-1)[apart])
+    np.testing.assert_allclose(logprobs, wide[np.arange(512), tokens], rtol=0, atol=1e-5)
+
+
 def test_tokens_without_probability_are_never_drawn():
     """Over a large vocabulary the parallel cumsum also rises, by an ulp, at tokens outside the nucleus; it dips, too.
 
