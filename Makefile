@@ -100,6 +100,9 @@ gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR 
 gallery: $(RUNTIME) ## write findings.md, one_run.md and referee.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
+study-llm: $(SMOLLM)/config.json ## the playbook on a published language model, SmolLM2-135M (PRESET=llm_record: with more n and seeds)
+	$(RUN) -m isocompute_jax.study --preset=$(if $(filter quick,$(PRESET)),llm,$(PRESET)) --workers=1 --workdir=runs/study-llm $(ARGS)
+
 study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)
 

@@ -241,16 +241,22 @@ SMOLLM = "runs/SmolLM2-135M-Instruct"
 
 
 def llm_run(*, max_compute: int, points: int) -> RunConfig:
-    """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, a rate that steps of 64 bear."""
+    """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, 4 problems a batch.
+
+    The rate is 3e-5 for 64 rollouts and scaled by sqrt(B): at 1e-5 two thousand rollouts took held-out reward from 0.04
+    to 0.12, at 3e-5 to 0.3.
+    """
     return RunConfig(
         model=SMOLLM,
         prompts=PromptConfig(chat_template="on"),
+        problems_per_batch=4,
         max_compute=max_compute,
-        checkpoint_every_s=300.0,  # of 1.6 GB each
-        recipe=RecipeConfig(healthy="none"),
+        checkpoint_every_s=300.0,  # each has 1.6 GB
+        # 16 rollouts at a time: groups without signal, which are most of them at first, cost no products.
+        recipe=RecipeConfig(healthy="none", microbatch_tokens=256),
         sampling=SamplingConfig(max_prompt_tokens=96, max_tokens=16),
-        optimizer=OptimizerConfig(base_lr=5e-6, base_batch=64, lr_scaling_exponent=0.5),
-        evaluation=EvaluationConfig(samples=4, points=points, first_compute=512),
+        optimizer=OptimizerConfig(base_lr=3e-5, base_batch=64, lr_scaling_exponent=0.5),
+        evaluation=EvaluationConfig(samples=4, points=points, first_compute=256),
     )
 
 
@@ -269,14 +275,14 @@ LLM = Preset(
     num_problems=0,
     base=None,
     curation=CurationConfig(sets=("hard",), validation_size=64),
-    run=llm_run(max_compute=2048, points=6),
+    run=llm_run(max_compute=4096, points=8),
     slices=(words((4, 16, 64), (0,)),),
     problems="words:320",
 )
 
 LLM_RECORD = dataclasses.replace(
     LLM,
-    run=llm_run(max_compute=3072, points=8),
+    run=llm_run(max_compute=4096, points=10),
     slices=(words((4, 8, 16, 64), (0, 1, 2)),),
 )
 
