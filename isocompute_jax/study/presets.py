@@ -241,7 +241,7 @@ SMOLLM = "runs/SmolLM2-135M-Instruct"
 
 
 def llm_run(*, max_compute: int, points: int) -> RunConfig:
-    """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, 4 problems a batch.
+    """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, 8 problems a batch.
 
     The rate is 3e-5 for 64 rollouts and scaled by sqrt(B): at 1e-5 two thousand rollouts took held-out reward from 0.04
     to 0.12, at 3e-5 to 0.3.
@@ -249,23 +249,22 @@ def llm_run(*, max_compute: int, points: int) -> RunConfig:
     return RunConfig(
         model=SMOLLM,
         prompts=PromptConfig(chat_template="on"),
-        problems_per_batch=4,
         max_compute=max_compute,
         checkpoint_every_s=300.0,  # each has 1.6 GB
         # 16 rollouts at a time: groups without signal, which are most of them at first, cost no products.
         recipe=RecipeConfig(healthy="none", microbatch_tokens=256),
         sampling=SamplingConfig(max_prompt_tokens=96, max_tokens=16),
         optimizer=OptimizerConfig(base_lr=3e-5, base_batch=64, lr_scaling_exponent=0.5),
-        evaluation=EvaluationConfig(samples=4, points=points, first_compute=256),
+        evaluation=EvaluationConfig(samples=4, points=points, first_compute=512),
     )
 
 
 def words(sizes: Sequence[int], seeds: Sequence[int]) -> Slice:
-    """A published language model on problems in words that it hardly ever solves."""
+    """A published language model on problems in words that it solves at times."""
     return Slice(
         name="words",
         question="SmolLM2-135M on arithmetic in words: how many rollouts per problem at which budget?",
-        problem_set="hard",
+        problem_set="solvable",
         axes={"group_size": sizes, "seed": seeds},
         scheduled={"group_size": sizes[0], "schedule.group_size": "auto"},
     )
@@ -274,10 +273,11 @@ def words(sizes: Sequence[int], seeds: Sequence[int]) -> Slice:
 LLM = Preset(
     num_problems=0,
     base=None,
-    curation=CurationConfig(sets=("hard",), validation_size=64),
-    run=llm_run(max_compute=4096, points=8),
+    # Of Hard, at most one answer in 16 is right: groups of 4 learn nothing there within such a budget.
+    curation=CurationConfig(sets=(), ranges={"solvable": (1 / 16, 0.9)}, validation_size=64),
+    run=llm_run(max_compute=3072, points=8),
     slices=(words((4, 16, 64), (0,)),),
-    problems="words:320",
+    problems="words:640",
 )
 
 LLM_RECORD = dataclasses.replace(

@@ -18,7 +18,7 @@ def test_every_slice_plans_valid_runs(name, part, tmp_path):
     preset = PRESETS[name]
     runs = planned_runs(preset, part, tmp_path)
     assert len({run.name for run in runs}) == len(runs) >= 2
-    assert part.problem_set in (*preset.curation.sets, *preset.curation.mixtures)
+    assert part.problem_set in (*preset.curation.wanted, *preset.curation.mixtures)
     assert len({run.config.group_size for run in runs}) > 1
     for run in runs:
         assert run.config.evaluation.first_compute >= run.config.rollouts_per_step

@@ -20,7 +20,7 @@ from isocompute_jax.tasks import RewardConfig
 from tests.experiment import builders
 
 ROOT = pathlib.Path(__file__).parents[2]
-NOT_RECIPES = {"arithmetic_hard", "playbook", "start"}  # the study's run, what six recipes share, a run of one's own
+NOT_RECIPES = {"arithmetic_hard", "playbook", "smollm2", "start"}  # runs of studies, what six share, one of one's own
 FILES = {path.stem for path in (ROOT / "configs").glob("*.py")} - NOT_RECIPES
 RECIPES = sorted(name for name in FILES if not name.endswith("_embedded"))
 TWINS = sorted(FILES - set(RECIPES))
