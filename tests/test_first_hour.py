@@ -70,7 +70,7 @@ COMMANDS = [
     (f"{MINE} --vary=learning_rate".replace("train", "ablate", 1), "config.evaluation.sets is empty: no problems are"),
     ("plan configs/start.py", "unexpected argument 'configs/start.py': did you mean --configs=configs/start.py?"),
     ("sweep status --workdir={here}/run", "is no sweep's directory: it has no sweep.json and no configs"),
-    ("study --preset=quik", "--preset=quik: value should be one of <smoke|quick|full|other_base|other_size|llm|llm_record>"),
+    ("study --preset=quik", "--preset=quik: value should be one of <smoke|quick|full|other_base|other_size|llm|llm_"),
     ("fit", "--runs is missing: "),
     ("fit --runs={here}/table.csv --out={here}/run", "no column avg@4. Its columns with numbers are "),
     ("watch --runs={here}/nowhere", "is no directory: give one that holds run directories"),

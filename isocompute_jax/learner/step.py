@@ -91,8 +91,8 @@ def make_train_step(
 
     out_shardings = None if mesh is None else (shardings, sharding.replicated(mesh))
     device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-    # On one CPU a branch: less than half of the memory traffic, and none without rollouts. Accelerators, whose memory is
-    # full, select: what a branch returns would be a second state.
+    # On a CPU a branch: half of the memory traffic, and none without rollouts. Accelerators, whose memory is full,
+    # select: what a branch returns would be a second state.
     if_any = _branch if device.platform == "cpu" and mesh is None else _select
     return jax.jit(
         train_step,
