@@ -34,7 +34,7 @@ WHO = ("ours", "trl", "tunix")
 NAMES = {"ours": "ours", "trl": "TRL", "tunix": "tunix"}
 ROOT = pathlib.Path(__file__).parents[2]
 
-SETTINGS = flags.DEFINE_list("settings", ["tiny", "20m"], "What to measure: tiny, 20m, smoke.")
+SETTINGS = flags.DEFINE_list("settings", ["tiny", "20m"], "What to measure: tiny, 20m, 135m, smoke.")
 GROUP_SIZES = flags.DEFINE_list("group_sizes", [], "n; by default those of each setting.")
 WHICH = flags.DEFINE_list("who", list(WHO), "Who runs, in this order.")
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Runs of each.", lower_bound=1)

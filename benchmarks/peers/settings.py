@@ -31,10 +31,25 @@ TWENTY_MILLION = ModelConfig(
 )
 """19.7 M parameters."""
 
+SMOLLM2 = ModelConfig(
+    vocab_size=49_152,
+    embed_dim=576,
+    num_layers=30,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    mlp_dim=1536,
+    tied_embeddings=True,
+    rope_theta=100_000.0,
+    norm_eps=1e-5,
+    max_positions=8192,
+    attention_bias=False,
+)
+"""The shape of SmolLM2-135M."""
+
 SMOKE = dataclasses.replace(model.EMBEDDED, vocab_size=64)
 """Says nothing of speed: whether everything still runs."""
 
-PROMPT_TOKENS = 32
 BIAS = 0.5
 """Of the first entry of every embedding; that of the ids that are never drawn is minus ten times as much."""
 
@@ -54,8 +69,9 @@ class Setting:
 
 SETTINGS = {
     "tiny": Setting(model.EMBEDDED, 9, 9, 512, (16, 64), 10, 30),
-    "20m": Setting(TWENTY_MILLION, PROMPT_TOKENS, 256, 32, (8,), 2, 3),
-    "smoke": Setting(SMOKE, PROMPT_TOKENS, 8, 8, (4,), 1, 2),
+    "20m": Setting(TWENTY_MILLION, 32, 256, 32, (8,), 2, 3),
+    "135m": Setting(SMOLLM2, 48, 64, 64, (8,), 1, 2),
+    "smoke": Setting(SMOKE, 32, 8, 8, (4,), 1, 2),
 }
 
 
@@ -80,7 +96,7 @@ def make_files(name: str, setting: Setting, root: pathlib.Path) -> None:
     if name == "tiny":
         throughput.make_model("embedded", root)
     else:
-        make_random(setting.shape, root, seed=0)
+        make_random(setting.shape, root, seed=0, prompt_tokens=setting.prompt)
 
 
 def mean_prompt(job: Job) -> float:
@@ -89,8 +105,8 @@ def mean_prompt(job: Job) -> float:
     return float(np.mean([len(prompt) for prompt in encoded]))
 
 
-def make_random(shape: ModelConfig, root: pathlib.Path, *, seed: int) -> None:
-    """Random weights that never end a completion, and prompts of PROMPT_TOKENS digits, a token each.
+def make_random(shape: ModelConfig, root: pathlib.Path, *, seed: int, prompt_tokens: int) -> None:
+    """Random weights that never end a completion, and prompts of so many digits, a token each.
 
     No framework is asked to forbid anything: the first entry of every embedding is BIAS, so that it is positive in
     the final hidden state too, and that of the ids that end or pad a sequence is -10 BIAS. As the head is the embedding
@@ -103,8 +119,12 @@ def make_random(shape: ModelConfig, root: pathlib.Path, *, seed: int) -> None:
     params["embed"] = params["embed"].at[:, 0].set(BIAS).at[never, 0].set(-10 * BIAS)
     model.save_checkpoint(root / "model", shape, params, tokenizer_from=root / "tokenizer")
     random = np.random.default_rng(seed)
-    prompts = ["".join(map(str, random.integers(0, 10, PROMPT_TOKENS))) for _ in range(256)]
+    prompts = ["".join(map(str, random.integers(0, 10, prompt_tokens))) for _ in range(256)]
     write_problems(root / "problems.jsonl", [Problem(f"p{i}", text, "1", "exact") for i, text in enumerate(prompts)])
+
+
+FIRST = 0x20000
+"""Of the characters that fill the vocabulary up: some ten thousands follow, each a character."""
 
 
 def save_tokenizer(directory: pathlib.Path, size: int) -> None:
@@ -116,5 +136,5 @@ def save_tokenizer(directory: pathlib.Path, size: int) -> None:
     path = directory / "tokenizer.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
     vocabulary = saved["model"]["vocab"]
-    vocabulary.update({chr(0x4E00 + i): i for i in range(len(vocabulary), size - 1)})
+    vocabulary.update({chr(FIRST + i): i for i in range(len(vocabulary), size - 1)})
     path.write_text(json.dumps(saved, ensure_ascii=False), encoding="utf-8")

@@ -87,8 +87,8 @@ def test_random_weights_never_end_a_completion(tmp_path):
     job, shape = settings.make_job("smoke", setting, tmp_path, 4), setting.shape
     tokenizer, params = load_tokenizer(job.model), model.load_params(job.model, shape)
     prompts = np.stack(tokenizer.encode_batch([problem["prompt"] for problem in job.read_problems()[:8]]))
-    assert prompts.shape == (8, settings.PROMPT_TOKENS)
-    assert settings.mean_prompt(job) == settings.PROMPT_TOKENS
+    assert prompts.shape == (8, setting.prompt)
+    assert settings.mean_prompt(job) == setting.prompt
     hidden, _ = model.prefill(shape, params, jnp.asarray(prompts), jnp.ones(prompts.shape, bool))
     drawn = jax.nn.softmax(model.logits(shape, params, hidden))
     never = [*tokenizer.eos_ids, tokenizer.pad_id, shape.vocab_size - 1]  # the last id has no token
