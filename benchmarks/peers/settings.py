@@ -43,9 +43,8 @@ SMOLLM2 = ModelConfig(
     rope_theta=100_000.0,
     norm_eps=1e-5,
     max_positions=8192,
-    attention_bias=False,
 )
-"""The shape of SmolLM2-135M."""
+"""The sizes of SmolLM2-135M, as a Qwen2, which all three have."""
 
 SMOKE = dataclasses.replace(model.EMBEDDED, vocab_size=64)
 """Says nothing of speed: whether everything still runs."""
