@@ -113,7 +113,7 @@ class GgufFile:
 
         family = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == config.architecture)
         names = gguf.get_tensor_name_map(family, config.num_layers)
-        wanted = {name: names.get_name(name, (".weight", ".bias")) for name, _ in hf_tensor_shapes(config)}
+        wanted = {name: names.get_name(name, (".weight", ".bias")) or name for name, _ in hf_tensor_shapes(config)}
         if more := sorted(self.tensors.keys() - wanted.values() - {ROPE_FACTORS}):
             raise InputError(f"{self.path}: has {more[0]}, which a {config.architecture} has not; download it again")
         for name, shape in hf_tensor_shapes(config):

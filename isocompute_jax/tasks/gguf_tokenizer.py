@@ -50,7 +50,7 @@ def write_gguf_tokenizer(fields: Mapping[str, Any], directory: pathlib.Path, *, 
         **({"chat_template": template} if (template := fields.get("tokenizer.chat_template")) else {}),
     }
     also = fields.get("tokenizer.ggml.eot_token_id")
-    stops = [number for number in dict.fromkeys([ids["eos_token"], also]) if number is not None]
+    stops: list[int] = [number for number in dict.fromkeys([ids["eos_token"], also]) if number is not None]
     said = f"answers end with {named['eos_token']}"
     if template:
         from transformers import PreTrainedTokenizerFast

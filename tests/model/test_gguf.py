@@ -92,7 +92,7 @@ def test_texts_are_cut_as_its_tokenizer_cuts_them(pre, tmp_path):
     def same(text):
         ids = ours.encode(text)
         assert list(ids) == theirs.encode(text).ids
-        assert ours.decode([ids]) == [theirs.decode(list(ids), skip_special_tokens=False)]
+        assert ours.decode([ids.tolist()]) == [theirs.decode(list(ids), skip_special_tokens=False)]
 
     for text in gguf_files.TEXTS:
         assert list(ours.encode(text)) == theirs.encode(text).ids

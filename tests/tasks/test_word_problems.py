@@ -1,6 +1,7 @@
 """Small arithmetic in words: every answer is that of the numbers in the text, and no question is asked twice."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -49,4 +50,5 @@ def test_they_stand_where_a_file_may_and_are_the_same_every_time():
 def test_they_are_graded_by_the_number_in_an_answer():
     [problem] = [each for each in ALL if question(each) == ("sum", (7, 12))]
     texts = ["19", "The answer is 19.", f"{NAMES[0]} has 19 apples now.", "7 + 12 = 19", "20", "nineteen"]
-    assert [grade.reward for grade in get_grader("numeric").grade_batch([problem] * 6, texts)] == [1, 1, 1, 1, 0, 0]
+    grades: Any = get_grader("numeric").grade_batch([problem] * 6, texts)
+    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0]
