@@ -10,6 +10,7 @@ CLUSTER_PYTHON ?= $(or $(PYTHON_3_12),python3.12)
 WORKERS ?= 2
 KILLS ?= 20
 PRESET ?= quick
+LLM ?= llm
 ARGS ?=
 
 NUMERICAL := tests/learner tests/model tests/sampling tests/fit/curves \
@@ -61,7 +62,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan smollm study study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan smollm study study-llm study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,8 +105,8 @@ gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR 
 gallery: $(RUNTIME) ## write findings.md, one_run.md and referee.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
-study-llm: $(SMOLLM)/config.json ## the playbook on a published language model, SmolLM2-135M (PRESET=llm_record: with more n and seeds)
-	$(RUN) -m isocompute_jax.study --preset=$(if $(filter quick,$(PRESET)),llm,$(PRESET)) --workers=1 --workdir=runs/study-llm $(ARGS)
+study-llm: $(SMOLLM)/config.json ## the playbook on a published language model, SmolLM2-135M (LLM=llm_record: with more n and seeds)
+	$(RUN) -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM) $(ARGS)
 
 study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)

@@ -79,17 +79,19 @@ def run_layers(
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
 
 
-def are_apart(config: ModelConfig) -> bool:
+def are_apart(config: ModelConfig, mesh: Mesh | None) -> bool:
     """Whether decoding has the layers apart, and a cache of each: a loop over tokens copies what it cuts from a stack.
 
-    Of a model of many layers only on CPUs, where the copy costs as much as the products, and compiling little.
+    Of a model of many layers only where the program is compiled for CPUs: there the copy costs as much as the products,
+    and compiling little.
     """
-    return config.num_layers <= (UNROLLED_ON_CPUS if jax.default_backend() == "cpu" else UNROLLED_LAYERS)
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    return config.num_layers <= (UNROLLED_ON_CPUS if device.platform == "cpu" else UNROLLED_LAYERS)
 
 
-def split_layers(config: ModelConfig, params: Params) -> Params:
+def split_layers(config: ModelConfig, params: Params, *, mesh: Mesh | None) -> Params:
     """`params`, with the layers apart where `are_apart` says so; nothing happens to what is apart already."""
-    if not are_apart(config) or isinstance(params["layers"], tuple):
+    if not are_apart(config, mesh) or isinstance(params["layers"], tuple):
         return params
     layers = tuple(jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.num_layers))
     return {**params, "layers": layers}
@@ -114,7 +116,7 @@ def run_cached(
     `attend(q, k, v, Layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
     adds. `tokens` and `positions` are [P, G, T]; hidden states [P, G, T, D] come back.
     """
-    params = split_layers(config, params)
+    params = split_layers(config, params, mesh=mesh)
     x = params["embed"][tokens]
     at = places(config, positions)
 

@@ -58,7 +58,7 @@ VECTOR = 16
 """Positions: products over rows of another length take XLA:CPU three times as long."""
 
 
-def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int) -> Caches:
+def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int, *, mesh: Mesh | None = None) -> Caches:
     """Caches for `rollouts` completions of each prompt, of up to `length` tokens, which is rounded up."""
     check_length(config, prefix.k.shape[2], length)
     length = -(-length // VECTOR) * VECTOR
@@ -67,7 +67,7 @@ def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int)
     lead = (layers, problems, rollouts, heads)
     k, v = (jnp.zeros(lead + size, prefix.k.dtype) for size in ((head_dim, length), (length, head_dim)))
     cache = Cache(prompt_k, prompt_v, k, v)
-    if not are_apart(config):
+    if not are_apart(config, mesh):
         return (cache,)
     return tuple(jax.tree.map(lambda x, i=i: x[i : i + 1], cache) for i in range(layers))
 

@@ -11,10 +11,12 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from isocompute_jax.model.config import Architecture, Dtype, ModelConfig, RopeScaling
 from isocompute_jax.model.hf_layout import hf_tensor_shapes
+from isocompute_jax.model.layers import stretched
 from isocompute_jax.records.errors import InputError
 
 GGUF_FAMILIES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
@@ -109,7 +111,6 @@ class GgufFile:
           InputError: one is missing, has another shape, is quantised in a way that is not known, or one too many.
         """
         import gguf
-        import jax.numpy as jnp
 
         family = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == config.architecture)
         names = gguf.get_tensor_name_map(family, config.num_layers)
@@ -148,11 +149,9 @@ class GgufFile:
 
 
 def stretched_by(scaling: RopeScaling, theta: float, head_dim: int) -> np.ndarray:
-    """[H / 2] what each wavelength is multiplied by (arXiv 2407.21783): 1 of short ones, `factor` of long ones."""
-    turns = scaling.original_positions * theta ** (-np.arange(0, head_dim, 2) / head_dim) / (2 * np.pi)
-    span = scaling.high_frequency - scaling.low_frequency
-    kept = np.clip((turns - scaling.low_frequency) / span, 0, 1)
-    return 1 / ((1 - kept) / scaling.factor + kept)
+    """[H / 2] what each wavelength is multiplied by: 1 where it is short, `factor` where it is long."""
+    plain = jnp.asarray(theta ** (-np.arange(0, head_dim, 2) / head_dim), jnp.float32)
+    return np.asarray(plain / stretched(plain, scaling))
 
 
 def _halves_apart(name: str, value: np.ndarray, config: ModelConfig) -> np.ndarray:

@@ -43,12 +43,12 @@ def rope_angles(config: ModelConfig, positions: Int[Array, "..."]) -> tuple[Arra
     i = jnp.arange(config.head_dim // 2, dtype=config.float_dtype)
     frequencies = config.rope_theta ** (-2.0 * i / config.head_dim)
     if config.rope_scaling is not None:
-        frequencies = _stretched(frequencies, config.rope_scaling)
+        frequencies = stretched(frequencies, config.rope_scaling)
     angles = positions[..., None].astype(config.float_dtype) * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def _stretched(frequencies: Float[Array, "H"], scaling: RopeScaling) -> Float[Array, "H"]:
+def stretched(frequencies: Float[Array, "H"], scaling: RopeScaling) -> Float[Array, "H"]:
     """Llama 3.1's frequencies: see `RopeScaling`."""
     turns = scaling.original_positions * frequencies / (2 * math.pi)  # within the original length
     width = scaling.high_frequency - scaling.low_frequency

@@ -395,9 +395,9 @@ def sample_unit(
     token, logprob = draw(last, jnp.int32(0))
     chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
     samples = store(_nothing_drawn((problems, rollouts, max_tokens), chosen), jnp.int32(0), token, logprob)
-    caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1))
+    caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1), mesh=mesh)
 
-    layered = model.split_layers(config, params)
+    layered = model.split_layers(config, params, mesh=mesh)
 
     def running(carry: tuple) -> Array:
         t, samples, _, _ = carry

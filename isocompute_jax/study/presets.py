@@ -266,7 +266,7 @@ def words(sizes: Sequence[int], seeds: Sequence[int]) -> Slice:
         question="SmolLM2-135M on arithmetic in words: how many rollouts per problem at which budget?",
         problem_set="solvable",
         axes={"group_size": sizes, "seed": seeds},
-        scheduled={"group_size": sizes[0], "schedule.group_size": "auto"},
+        scheduled=AUTO,
     )
 
 

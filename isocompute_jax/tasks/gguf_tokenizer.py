@@ -20,6 +20,7 @@ SPLITS = {"qwen2": rf"{_WORDS}\p{{N}}{_REST}", "llama-bpe": rf"{_WORDS}\p{{N}}{{
 """What cuts texts before pairs are merged, by `tokenizer.ggml.pre`: digits one by one in Qwen, in threes in Llama 3."""
 SMOLLM, GPT2 = "smollm", ("gpt-2", "default")
 
+_REMEDY = "give --tokenizer_from=DIR, the Hugging Face directory of the model or of one with its tokenizer"
 _NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
@@ -39,7 +40,7 @@ def write_gguf_tokenizer(fields: Mapping[str, Any], directory: pathlib.Path, *, 
     ids = {name: fields.get(f"tokenizer.ggml.{each}_token_id") for name, each in _NAMES.items()}
     tokens: Sequence[str] = fields.get("tokenizer.ggml.tokens", ())
     if ids["eos_token"] is None:
-        raise InputError(f"{source}: names no eos_token_id, so completions would never end; give --tokenizer_from")
+        raise InputError(f"{source}: names no eos_token_id, so completions would never end; {_REMEDY}")
     backend = _backend(fields, tokens, ids["bos_token"], source)
     named = {name: tokens[number] for name, number in ids.items() if number is not None}
     config = {
@@ -108,9 +109,6 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
             single=f"{begins} $A", pair=f"{begins} $A {begins} $B", special_tokens=[(begins, bos)]
         )
     return backend
-
-
-_REMEDY = "give --tokenizer_from=DIR, the Hugging Face directory of the model or of one with its tokenizer"
 
 
 def _first_token(backend: Any, text: str, source: str) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks.graders.gym import count_and_seed
 
 PREFIX = "words:"
 LARGEST = 30
@@ -41,8 +42,6 @@ WORDINGS = {
     ),
     "next": ("Which number comes right after {a}?", "{name} counts upwards: {before}, {a}, and then?"),
 }
-
-
 EITHER_WAY = ("sum", "larger")
 """What asks the same of its two numbers in either order."""
 
@@ -75,10 +74,8 @@ def read_words(source: str) -> list[Problem]:
     Raises:
       InputError: it is not of this form.
     """
-    numbers = source.removeprefix(PREFIX).split(":")
-    if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers) or int(numbers[0]) < 1:
-        raise InputError(f"{source}: write words:COUNT or words:COUNT:SEED, such as words:1000:0")
-    return word_problems(int(numbers[0]), seed=int(numbers[1]) if numbers[1:] else 0)
+    count, seed = count_and_seed(source.removeprefix(PREFIX).split(":"), source, "words", "words")
+    return word_problems(count, seed=seed)
 
 
 def _questions() -> list[tuple[str, int, int, int]]:

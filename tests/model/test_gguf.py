@@ -50,7 +50,8 @@ def test_what_was_stored_in_float32_comes_back(family, tmp_path):
 
 @pytest.mark.parametrize(("family", "kind"), [*(("llama", kind) for kind in KINDS), ("qwen2", "Q4_1")])
 def test_weights_are_those_that_transformers_reads(family, kind, tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config, path = written(tmp_path, family, quantised=gguf.GGMLQuantizationType[kind])
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name).state_dict()
     ours = dict(model.GgufFile(path).hf_tensors(config))
@@ -70,9 +71,7 @@ def test_blocks_of_k_quants_are_undone(kind, tmp_path):
     tensor = file.tensors["blk.0.ffn_up.weight"]
     _, size = gguf.GGML_QUANT_SIZES[quantised]
     blocks = np.random.default_rng(0).integers(0, 60, (256, size), dtype=np.uint8)  # 0x3b3b is 0.9 in float16
-    object.__setattr__(
-        file, "tensors", {**file.tensors, tensor.name: tensor._replace(data=blocks, tensor_type=quantised)}
-    )
+    file.tensors = {**file.tensors, tensor.name: tensor._replace(data=blocks, tensor_type=quantised)}
     found = dict(file.hf_tensors(config))["model.layers.0.mlp.up_proj.weight"]
     np.testing.assert_array_equal(found, gguf.dequantize(blocks, quantised))
     assert np.isfinite(found).all() and found.std() > 0

@@ -94,9 +94,19 @@ def read_gym(source: str) -> list[Problem]:
       InputError: it is not of this form, or there is no such task.
     """
     name, *numbers = source.removeprefix(PREFIX).split(":")
+    count, seed = count_and_seed(numbers, source, "gym:NAME", "gym:leg_counting")
+    return gym_problems(name, count, seed=seed)
+
+
+def count_and_seed(numbers: Sequence[str], source: str, form: str, example: str) -> tuple[int, int]:
+    """COUNT and SEED of what stands where a file's path may: `form`:COUNT or `form`:COUNT:SEED; 0 is the seed left out.
+
+    Raises:
+      InputError: it is not of this form.
+    """
     if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers) or int(numbers[0]) < 1:
-        raise InputError(f"{source}: write gym:NAME:COUNT or gym:NAME:COUNT:SEED, such as gym:leg_counting:1000:0")
-    return gym_problems(name, int(numbers[0]), seed=int(numbers[1]) if numbers[1:] else 0)
+        raise InputError(f"{source}: write {form}:COUNT or {form}:COUNT:SEED, such as {example}:1000:0")
+    return int(numbers[0]), int(numbers[1]) if numbers[1:] else 0
 
 
 @functools.lru_cache(maxsize=16)
