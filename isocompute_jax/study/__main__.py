@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 PRESET = flags.DEFINE_enum(
     "preset",
     "quick",
-    ["smoke", "quick", "full", "other_base", "other_size", "llm", "llm_record"],
+    ["smoke", "quick", "full", "other_base", "other_size", "llm", "llm_record", "llm_smoke"],
     "smoke: a few minutes, to see that everything works. quick: the main question, n*(C) on 64 Hard problems, a "
     "quarter of an hour on two cores. full: what docs/findings.md rests on, 19 sweeps in some hours: sizes of the "
     "problem set, B_problem, fixed B, rates, Easy, mixtures, KL and entropy terms, groups without signal. "
     "other_base, other_size: the main question again, for a base model taught for half as long, or twice as wide. llm: "
-    "a published language model, SmolLM2-135M, on arithmetic in words. llm_record: the same with more n and seeds.",
+    "a published language model, SmolLM2-135M, on arithmetic in words. llm_record: the same with one n more, and three "
+    "seeds. llm_smoke: a few minutes of it.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
 PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")

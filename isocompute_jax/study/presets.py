@@ -280,10 +280,15 @@ LLM = Preset(
     problems="words:640",
 )
 
-LLM_RECORD = dataclasses.replace(
+LLM_RECORD = dataclasses.replace(LLM, slices=(words((4, 8, 16, 64), (0, 1, 2)),))
+"""Its runs of seed 0 are those of `LLM`."""
+
+LLM_SMOKE = dataclasses.replace(
     LLM,
-    run=llm_run(max_compute=4096, points=10),
-    slices=(words((4, 8, 16, 64), (0, 1, 2)),),
+    curation=dataclasses.replace(LLM.curation, validation_size=8),
+    run=llm_run(max_compute=256, points=2),
+    slices=(dataclasses.replace(words((4, 16), (0,)), scheduled={}),),
+    problems="words:96",
 )
 
 PRESETS = {
@@ -294,6 +299,7 @@ PRESETS = {
     "other_size": OTHER_SIZE,
     "llm": LLM,
     "llm_record": LLM_RECORD,
+    "llm_smoke": LLM_SMOKE,
 }
 
 

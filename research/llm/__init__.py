@@ -1,0 +1,35 @@
+"""docs/llm.md and its picture, from gallery/llm.parquet and gallery/llm_answers.jsonl: its numbers are computed here."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.run_files import write_atomic
+from isocompute_jax.sweeps.record import SUFFIX
+from research.findings.chapter import side_by_side
+from research.llm import text
+from research.llm.runs import read_runs
+
+PAGE = "llm.md"
+NAME = "llm"
+"""Of the sweep in the gallery, which `make study-llm LLM=llm_record` runs, and of the page's picture."""
+ANSWERS = "llm_answers.jsonl"
+
+
+def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path:
+    """Writes the page and its picture below `docs`; returns the page.
+
+    Raises:
+      InputError: the sweep, or the answers, were not recorded.
+    """
+    gallery, docs = pathlib.Path(gallery), pathlib.Path(docs)
+    runs = read_runs(gallery / f"{NAME}{SUFFIX}")
+    try:
+        lines = (gallery / ANSWERS).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{gallery / ANSWERS}: {error.strerror}; research/llm/answers.py says how to record it") from error
+    picture = side_by_side({"": runs.curves}, docs, NAME, label=text.name_of, base=runs.base)
+    write_atomic(docs / PAGE, text.page(runs, [json.loads(line) for line in lines], picture))
+    return docs / PAGE
