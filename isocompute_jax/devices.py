@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import pathlib
 
 import jax
 
@@ -25,3 +27,12 @@ def cores_for(size: int) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if size <= cores:
         cut_cpu(size)
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has tiles for products of bfloat16 (Intel's AMX), which XLA:CPU uses."""
+    try:
+        return " amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # no Linux
+        return False

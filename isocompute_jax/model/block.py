@@ -15,7 +15,7 @@ from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig, Remat
 from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
-from isocompute_jax.model.layers import rms_norm, swiglu
+from isocompute_jax.model.layers import project, rms_norm, swiglu
 from isocompute_jax.model.local_layers import Places, flags, placed, places
 from isocompute_jax.model.params import Axes, Params
 
@@ -174,7 +174,7 @@ def _run_layer(
     attended, collected = attend(q, k, v)
     # One contraction, over [N H]: of two, XLA:CPU puts H first, and so transposes the weights, in decoding every token.
     heads, size, width = layer["wo"].shape
-    x = x + attended.reshape(*x.shape[:-1], heads * size) @ layer["wo"].reshape(heads * size, width)
+    x = x + project(attended.reshape(*x.shape[:-1], heads * size), layer["wo"].reshape(heads * size, width))
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
         mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax.model.block import Layer, are_apart, run_cached
 from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed
-from isocompute_jax.model.layers import Keys, attention, blockwise_attention
+from isocompute_jax.model.layers import Keys, decoding_attention, blockwise_attention
 from isocompute_jax.model.local_layers import by_kind, chunk_starts
 from isocompute_jax.model.params import Params
 from isocompute_jax.model.transformer import Prefix, nearby_masks
@@ -105,7 +105,7 @@ def decode(
         before, after = map(functools.partial(by_kind, local), nearby, (shared, own))
         prompt = Keys(jnp.einsum("pkhs->pskh", here.prompt_k), jnp.einsum("pksh->pskh", here.prompt_v), before)
         drawn = Keys(jnp.einsum("pgkht->pgtkh", here.k), jnp.einsum("pgkth->pgtkh", here.v), after)
-        return attention(q, [prompt, drawn]), cache
+        return decoding_attention(q, [prompt, drawn]), cache
 
     x, caches, routed = run_cached(config, params, tokens[..., None], positions, attend, caches, mesh=mesh)
     return x[:, :, 0], caches, jax.tree.map(lambda x: x[:, :, :, 0], routed)

@@ -143,6 +143,50 @@ def blockwise_attention(
     return jnp.einsum("rkgth->rtkgh", out / total[..., None]).reshape(r, t, n, h).astype(q.dtype)
 
 
+def decoding_attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) -> Float[Array, "P G T N H"]:
+    """`attention` in decoding: in float32 on CPUs, where XLA has not every product of bfloat16 that it takes there."""
+
+    def in_float32(q: Array, sources: Sequence[Keys]) -> Array:
+        wide = [Keys(*(x.astype(jnp.float32) for x in (keys.k, keys.v)), keys.mask) for keys in sources]
+        return attention(q.astype(jnp.float32), wide).astype(q.dtype)
+
+    if q.dtype != jnp.bfloat16:
+        return attention(q, sources)
+    return jax.lax.platform_dependent(q, sources, cpu=in_float32, default=attention)
+
+
+@jax.custom_vjp
+def project(x: Float[Array, "... D"], w: Float[Array, "D E"]) -> Float[Array, "... E"]:
+    """x W; the gradient is written out for its order of operands, see `_weight_gradient`."""
+    return x @ w
+
+
+def _project_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ w, (x, w)
+
+
+def _project_backward(saved: tuple[Array, Array], to_out: Array) -> tuple[Array, Array]:
+    x, w = saved
+    return to_out @ w.T, _weight_gradient(x, to_out)
+
+
+project.defvjp(_project_forward, _project_backward)
+
+
+def _over_tokens(left: Float[Array, "... D"], right: Float[Array, "... E"]) -> Float[Array, "D E"]:
+    tokens = tuple(range(left.ndim - 1))
+    return jax.lax.dot_general(left, right, ((tokens, tokens), ((), ())))
+
+
+def _weight_gradient(x: Float[Array, "... D"], to_out: Float[Array, "... E"]) -> Float[Array, "D E"]:
+    """Of W in x W, where x is as wide as what comes out, or wider: as the transposed one of W^T."""
+    gradient = _over_tokens(to_out, x)
+    if x.dtype == jnp.bfloat16:
+        # Where XLA:CPU turns the operands in place of the gradient, its product of bfloat16 takes 18 times as long.
+        gradient = jax.lax.platform_dependent(gradient, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+    return gradient.T
+
+
 @jax.custom_vjp
 def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
     """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202).
@@ -167,12 +211,8 @@ def _swiglu_backward(saved: tuple[Array, ...], to_out: Array) -> tuple[Array, Ar
     to_up = to_hidden * silu
     to_gate = to_hidden * up * (opened * (1 + gate * (1 - opened)))
 
-    def over_tokens(left: Array, right: Array) -> Array:
-        tokens = tuple(range(left.ndim - 1))
-        return jax.lax.dot_general(left, right, ((tokens, tokens), ((), ())))
-
     to_x = to_gate @ w_gate.T + to_up @ w_up.T
-    return to_x, over_tokens(x, to_gate), over_tokens(x, to_up), over_tokens(to_out, silu * up).T
+    return to_x, _over_tokens(x, to_gate), _over_tokens(x, to_up), _weight_gradient(silu * up, to_out)
 
 
 swiglu.defvjp(_swiglu_forward, _swiglu_backward)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from isocompute_jax.devices import multiplies_bfloat16
 from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.learner import OptimizerConfig
@@ -240,8 +241,10 @@ SMOLLM = "runs/SmolLM2-135M-Instruct"
 """Where `make smollm` leaves the published model."""
 
 
-def llm_run(*, max_compute: int, points: int) -> RunConfig:
+def llm_run(*, max_compute: int, points: int, longest_prompt: int = 96) -> RunConfig:
     """The run that SmolLM2-135M is trained with: a chat, answers of up to 16 tokens, 8 problems a batch.
+
+    In bfloat16 where the processor has products of it, which halves a step; master weights are float32 either way.
 
     The rate is 3e-5 for 64 rollouts and scaled by sqrt(B): at 1e-5 two thousand rollouts took held-out reward from 0.04
     to 0.12, at 3e-5 to 0.3.
@@ -250,10 +253,11 @@ def llm_run(*, max_compute: int, points: int) -> RunConfig:
         model=SMOLLM,
         prompts=PromptConfig(chat_template="on"),
         max_compute=max_compute,
+        dtype="bfloat16" if multiplies_bfloat16() else "float32",
         checkpoint_every_s=300.0,  # each has 1.6 GB
         # 16 rollouts at a time: groups without signal, which are most of them at first, cost no products.
         recipe=RecipeConfig(healthy="none", microbatch_tokens=256),
-        sampling=SamplingConfig(max_prompt_tokens=96, max_tokens=16),
+        sampling=SamplingConfig(max_prompt_tokens=longest_prompt, max_tokens=16),
         optimizer=OptimizerConfig(base_lr=3e-5, base_batch=64, lr_scaling_exponent=0.5),
         evaluation=EvaluationConfig(samples=4, points=points, first_compute=512),
     )
@@ -275,7 +279,7 @@ LLM = Preset(
     base=None,
     # Of Hard, at most one answer in 16 is right: groups of 4 learn nothing there within such a budget.
     curation=CurationConfig(sets=(), ranges={"solvable": (1 / 16, 0.9)}, validation_size=64),
-    run=llm_run(max_compute=3072, points=8),
+    run=llm_run(max_compute=3072, points=8, longest_prompt=64),
     slices=(words((4, 16, 64), (0,)),),
     problems="words:640",
 )
@@ -286,7 +290,7 @@ LLM_RECORD = dataclasses.replace(LLM, slices=(words((4, 8, 16, 64), (0, 1, 2)),)
 LLM_SMOKE = dataclasses.replace(
     LLM,
     curation=dataclasses.replace(LLM.curation, validation_size=8),
-    run=llm_run(max_compute=256, points=2),
+    run=llm_run(max_compute=256, points=2, longest_prompt=64),
     slices=(dataclasses.replace(words((4, 16), (0,)), scheduled={}),),
     problems="words:96",
 )

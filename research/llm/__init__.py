@@ -29,7 +29,9 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
     try:
         lines = (gallery / ANSWERS).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise InputError(f"{gallery / ANSWERS}: {error.strerror}; research/llm/answers.py says how to record it") from error
+        raise InputError(
+            f"{gallery / ANSWERS}: {error.strerror}; research/llm/answers.py says how to record it"
+        ) from error
     picture = side_by_side({"": runs.curves}, docs, NAME, label=text.name_of, base=runs.base)
     write_atomic(docs / PAGE, text.page(runs, [json.loads(line) for line in lines], picture))
     return docs / PAGE

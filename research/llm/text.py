@@ -58,7 +58,9 @@ def _sizes(runs: LlmRuns) -> str:
     """n*(C) where the table has rewards."""
     budgets = common_budgets(runs.fixed, points=BUDGETS)
     mean = {n: (seeds.compute, seeds.values.mean(axis=0)) for n, seeds in runs.fixed.items()}
-    return ", ".join(f"{2**size:.0f} at {c:,.0f}" for c, size in zip(budgets, profile_sizes(mean, budgets), strict=True))
+    return ", ".join(
+        f"{2**size:.0f} at {c:,.0f}" for c, size in zip(budgets, profile_sizes(mean, budgets), strict=True)
+    )
 
 
 def _rise(runs: LlmRuns) -> str:
