@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax.model.block import Layer, are_apart, run_cached
 from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed
-from isocompute_jax.model.layers import Keys, decoding_attention, blockwise_attention
+from isocompute_jax.model.layers import Keys, blockwise_attention, decoding_attention
 from isocompute_jax.model.local_layers import by_kind, chunk_starts
 from isocompute_jax.model.params import Params
 from isocompute_jax.model.transformer import Prefix, nearby_masks

@@ -259,7 +259,7 @@ def llm_run(*, max_compute: int, points: int, longest_prompt: int = 96) -> RunCo
         recipe=RecipeConfig(healthy="none", microbatch_tokens=256),
         sampling=SamplingConfig(max_prompt_tokens=longest_prompt, max_tokens=16),
         optimizer=OptimizerConfig(base_lr=3e-5, base_batch=64, lr_scaling_exponent=0.5),
-        evaluation=EvaluationConfig(samples=4, points=points, first_compute=512),
+        evaluation=EvaluationConfig(samples=4, points=points, first_compute=min(512, max_compute // 2)),
     )
 
 

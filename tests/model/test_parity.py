@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.model import block
+from isocompute_jax.model import block, layers
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import LLAMA4, logits_of, random_params
 
@@ -178,6 +178,51 @@ def test_prefix_sharing_equals_one_pass(shape, apart, monkeypatch):
     expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
     np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_allclose(decoded, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_decoding_in_bfloat16():
+    """XLA:CPU has no product of bfloat16 in the layout of prompts that rollouts share: decoding there is wider."""
+    config = make_config("llama", num_heads=6, num_kv_heads=3, head_dim=64, dtype="bfloat16")
+    params = random_params(config, scale=0.1)
+    rng = np.random.default_rng(3)
+    prompts, drawn = (jnp.asarray(rng.integers(0, config.vocab_size, size)) for size in ((2, 20), (2, 8, 3)))
+
+    @jax.jit
+    def both(params, prompts, drawn):
+        _, prefix = model.prefill(config, params, prompts, jnp.ones(prompts.shape, bool))
+        cache, steps = model.init_caches(config, prefix, 8, 3), []
+        for t in range(3):
+            step, cache, _ = model.decode(config, params, drawn[..., t], jnp.int32(t), prefix, cache)
+            steps.append(step)
+        return jnp.stack(steps, axis=2), model.extend(config, params, drawn, prefix)[0]
+
+    decoded, extended = both(params, prompts, drawn)
+    assert decoded.dtype == jnp.bfloat16
+    decoded, extended = (np.asarray(x, np.float32) for x in (decoded, extended))
+    np.testing.assert_allclose(decoded, extended, rtol=0, atol=0.02 * np.abs(extended).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_written_out_gradients(dtype):
+    """Of `project` and `swiglu`, beside those that JAX derives in float64."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 12), "w_gate": (12, 20), "w_up": (12, 20), "w_down": (20, 12), "w": (12, 12)}
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    seen = rng.normal(size=shapes["x"])
+
+    def derived(x, w_gate, w_up, w_down, w):
+        hidden = x @ w
+        return jnp.sum(seen * ((jax.nn.silu(hidden @ w_gate) * (hidden @ w_up)) @ w_down))
+
+    def written(x, w_gate, w_up, w_down, w):
+        return jnp.sum(seen.astype(np.float32) * layers.swiglu(layers.project(x, w), w_gate, w_up, w_down))
+
+    with jax.enable_x64(True):
+        theirs = jax.grad(lambda each: derived(**each))(arrays)
+    ours = jax.jit(jax.grad(lambda each: written(**each)))(jax.tree.map(lambda x: jnp.asarray(x, dtype), arrays))
+    for name, gradient in theirs.items():
+        tolerance = {"float32": 1e-5, "bfloat16": 0.03}[dtype]
+        assert relative_error(np.asarray(ours[name], np.float64), np.asarray(gradient)) < tolerance, name
 
 
 def test_longer_sequences_than_the_model_was_made_for_are_refused():

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.study import presets
 from isocompute_jax.study.presets import PRESETS, from_seed
 from isocompute_jax.study.stages import STUDY, open_study, planned_runs, run_study
 
@@ -33,6 +34,21 @@ def test_slices_of_a_preset_have_directories_of_their_own():
 def test_full_holds_the_fixed_batch_at_one_size(tmp_path):
     [part] = [part for part in PRESETS["full"].slices if part.name == "steps_64"]
     assert {run.config.rollouts_per_step for run in planned_runs(PRESETS["full"], part, tmp_path)} == {128}
+
+
+def test_the_language_model_is_trained_in_what_the_processor_multiplies(monkeypatch):
+    for has_tiles, dtype in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(presets, "multiplies_bfloat16", lambda has_tiles=has_tiles: has_tiles)
+        assert presets.llm_run(max_compute=1024, points=2).dtype == dtype
+
+
+def test_the_first_seed_of_the_recorded_study_is_the_short_one(tmp_path):
+    """So that one may be compared with the other, bit for bit."""
+    short, recorded = (
+        {run.name: run.config for run in planned_runs(one, one.slices[0], tmp_path)}
+        for one in (PRESETS["llm"], PRESETS["llm_record"])
+    )
+    assert short.items() <= recorded.items()
 
 
 def test_other_seeds_are_another_study(tmp_path):
