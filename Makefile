@@ -105,8 +105,16 @@ gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR 
 gallery: $(RUNTIME) ## write findings.md, one_run.md and referee.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
-study-llm: $(SMOLLM)/config.json ## the playbook on a published language model, SmolLM2-135M (LLM=llm_record: with more n and seeds)
-	$(RUN) -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM) $(ARGS)
+LLM_STUDY = -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM)$(SAMPLER:%=-%)
+
+study-llm: $(SMOLLM)/config.json $(if $(filter vllm,$(SAMPLER)),$(VLLM)) ## the playbook on a published language model, SmolLM2-135M (LLM=llm_record: more n and seeds, llm_smoke: minutes; SAMPLER=vllm)
+ifeq ($(SAMPLER),vllm)
+	$(RUN) launch/local.py --servers=1 --engine=vllm --server_python=$(VLLM_RUN) --learner_gpus=0 --server_gpus=0 \
+	  --model=$(SMOLLM) --logs=runs/study-$(LLM)-vllm/servers -- \
+	  $(RUN) $(LLM_STUDY) --endpoints={endpoints} --token_file={token_file} $(ARGS)
+else
+	$(RUN) $(LLM_STUDY) $(ARGS)
+endif
 
 study-smoke: $(RUNTIME) ## the same walk in a few minutes: too short to find anything
 	$(RUN) -m isocompute_jax.study --preset=smoke --workdir=runs/study-smoke $(ARGS)

@@ -86,6 +86,11 @@ def named_sharding(mesh: Mesh, shape: Sequence[int], axes: Sequence[str | None])
     return NamedSharding(mesh, partition_spec(mesh, shape, axes))
 
 
+def without_leading(where: Any) -> NamedSharding:
+    """Of the parts of an array along its first dimension, which is not cut."""
+    return NamedSharding(where.mesh, PartitionSpec(*where.spec[1:]))
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """The sharding that keeps a whole copy on every device of `mesh`."""
     return NamedSharding(mesh, PartitionSpec())

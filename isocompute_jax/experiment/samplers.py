@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -174,8 +175,7 @@ def rollouts_per_dispatch(
     if device is None:
         return most or ELSEWHERE
     shards, tensor = sharding.shards(mesh, "batch"), config.mesh.tensor
-    masters = _share(model.abstract_params(model_config, model_config.float_dtype), model_config, mesh)
-    copy = 0.0 if model_config.dtype == "float32" else masters / 2
+    masters, copy = held_bytes(model_config, mesh)
     lengths = {"prompt": sampling.max_prompt_tokens, "tokens": sampling.max_tokens}
     if most:
         one = UnitShape(shards, max(most // shards, 1))
@@ -219,16 +219,24 @@ def _smallest_group(config: RunConfig) -> int:
     return min(smallest, evaluation.samples or evaluation.k) if evaluation.sets else smallest
 
 
-def _share(params: Any, model_config: ModelConfig, mesh: Mesh | None) -> float:
-    """Bytes of abstract parameters that each device has."""
+def held_bytes(config: ModelConfig, mesh: Mesh | None) -> tuple[float, float]:
+    """Bytes on each device of the master weights, and of the copy that is sampled with; 0 where there is none."""
+    masters = model.abstract_params(config, config.float_dtype)
     if mesh is None:
-        return float(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(params)))
-    parts = jax.tree.map(
-        lambda x, where: math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize,
-        params,
-        model.param_shardings(model_config, mesh),
+        size = sum(math.prod(x.shape) for x in jax.tree.leaves(masters))
+        widths = [jnp.dtype(dtype).itemsize for dtype in (config.float_dtype, config.dtype)]
+        return float(widths[0] * size), float(widths[1] * size * model.is_copied(config, mesh))
+    masters = jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        masters,
+        model.param_shardings(config, mesh),
     )
-    return float(sum(jax.tree.leaves(parts)))
+    return _share(masters), _share(model.abstract_sampling_params(config, mesh))
+
+
+def _share(params: Any) -> float:
+    """Bytes that each device has of abstract arrays."""
+    return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(params)))
 
 
 def make_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> TurnPolicy | None:

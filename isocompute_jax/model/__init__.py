@@ -1,6 +1,5 @@
 """Qwen2, Qwen3, Llama 3 and 4, dense or of experts, in pure JAX: parameters as pytrees, forward passes as functions."""
 
-from isocompute_jax.model.block import split_layers
 from isocompute_jax.model.config import (
     ATTENTION_HELP,
     EMBEDDED,
@@ -35,6 +34,7 @@ from isocompute_jax.model.params import (
     param_shardings,
     param_specs,
 )
+from isocompute_jax.model.sampling_copy import abstract_sampling_params, is_copied, sampling_params, split_layers
 from isocompute_jax.model.token_logprobs import token_logprobs
 from isocompute_jax.model.transformer import Prefix, extend, packed_hidden, prefill, tree_hidden
 
@@ -60,6 +60,7 @@ __all__ = [
     "Routed",
     "SlotCache",
     "abstract_params",
+    "abstract_sampling_params",
     "all_finite",
     "cast_params",
     "check_length",
@@ -74,6 +75,7 @@ __all__ = [
     "hf_tensors",
     "init_caches",
     "init_params",
+    "is_copied",
     "load_config",
     "load_params",
     "logits",
@@ -82,6 +84,7 @@ __all__ = [
     "param_specs",
     "params_from_tensors",
     "prefill",
+    "sampling_params",
     "save_checkpoint",
     "split_layers",
     "to_hf_layout",

@@ -18,12 +18,10 @@ from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 from isocompute_jax.model.layers import project, rms_norm, swiglu
 from isocompute_jax.model.local_layers import Places, flags, placed, places
 from isocompute_jax.model.params import Axes, Params
+from isocompute_jax.model.sampling_copy import split_layers
 
 UNROLLED_LAYERS = 8
 """Models of up to this many layers are unrolled: the loop of a scan costs more than the compile time it saves."""
-
-UNROLLED_ON_CPUS = 48
-"""The same for decoding on CPUs."""
 
 BATCH, PACKED_ROWS = ("batch", None, None), ("rows", None, "tokens")
 """Logical axes of [P, G, T]: of sequences apart from each other, and of packed rows, which may be cut."""
@@ -70,31 +68,21 @@ def run_layers(
         )
         return _with_axes(x, axes, mesh), (collected, routed)
 
+    replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
+    if isinstance(params["layers"], tuple):  # the copy that is sampled with
+        found = []
+        for index, layer in enumerate(params["layers"]):
+            of_layer = jax.tree.map(lambda x, i=index: x[i], (keys, flags(config), replays))
+            x, both = body(x, (layer, *of_layer))
+            found.append(both)
+        collected, routed = jax.tree.map(lambda *x: jnp.stack(x), *found)
+        return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
     # Unrolled, layers would be computed again next to where they were, and XLA would see through it.
     few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none"
     unroll = config.num_layers if few else 1
-    replays = None if replay is None else jnp.moveaxis(replay, -2, 0)
     scanned = (params["layers"], keys, flags(config), replays)
     x, (collected, routed) = jax.lax.scan(rematerialized(body, config.remat), x, scanned, unroll=unroll)
     return rms_norm(x, params["final_norm"], eps=config.norm_eps), collected, routed
-
-
-def are_apart(config: ModelConfig, mesh: Mesh | None) -> bool:
-    """Whether decoding has the layers apart, and a cache of each: a loop over tokens copies what it cuts from a stack.
-
-    Of a model of many layers only where the program is compiled for CPUs: there the copy costs as much as the products,
-    and compiling little.
-    """
-    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-    return config.num_layers <= (UNROLLED_ON_CPUS if device.platform == "cpu" else UNROLLED_LAYERS)
-
-
-def split_layers(config: ModelConfig, params: Params, *, mesh: Mesh | None) -> Params:
-    """`params`, with the layers apart where `are_apart` says so; nothing happens to what is apart already."""
-    if not are_apart(config, mesh) or isinstance(params["layers"], tuple):
-        return params
-    layers = tuple(jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(config.num_layers))
-    return {**params, "layers": layers}
 
 
 Layer = Array | int
@@ -116,7 +104,7 @@ def run_cached(
     `attend(q, k, v, Layer, whether it is local, cache)` returns the attended values, and the cache with what the layer
     adds. `tokens` and `positions` are [P, G, T]; hidden states [P, G, T, D] come back.
     """
-    params = split_layers(config, params, mesh=mesh)
+    params = split_layers(config, params)
     x = params["embed"][tokens]
     at = places(config, positions)
 

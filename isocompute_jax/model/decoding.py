@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from isocompute_jax.model.block import Layer, are_apart, run_cached
+from isocompute_jax.model.block import Layer, run_cached
 from isocompute_jax.model.config import ModelConfig, check_length
 from isocompute_jax.model.experts import Routed
 from isocompute_jax.model.layers import Keys, blockwise_attention, decoding_attention
 from isocompute_jax.model.local_layers import by_kind, chunk_starts
 from isocompute_jax.model.params import Params
+from isocompute_jax.model.sampling_copy import are_apart
 from isocompute_jax.model.transformer import Prefix, nearby_masks
 
 
@@ -58,7 +59,7 @@ VECTOR = 16
 """Positions: products over rows of another length take XLA:CPU three times as long."""
 
 
-def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int, *, mesh: Mesh | None = None) -> Caches:
+def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int) -> Caches:
     """Caches for `rollouts` completions of each prompt, of up to `length` tokens, which is rounded up."""
     check_length(config, prefix.k.shape[2], length)
     length = -(-length // VECTOR) * VECTOR
@@ -67,7 +68,7 @@ def init_caches(config: ModelConfig, prefix: Prefix, rollouts: int, length: int,
     lead = (layers, problems, rollouts, heads)
     k, v = (jnp.zeros(lead + size, prefix.k.dtype) for size in ((head_dim, length), (length, head_dim)))
     cache = Cache(prompt_k, prompt_v, k, v)
-    if not are_apart(config, mesh):
+    if not are_apart(config):
         return (cache,)
     return tuple(jax.tree.map(lambda x, i=i: x[i : i + 1], cache) for i in range(layers))
 

@@ -15,7 +15,7 @@ from isocompute_jax.plan.courses import courses_of, sizes_of
 from isocompute_jax.plan.dry_run import Plan
 from isocompute_jax.plan.hlo import KINDS
 from isocompute_jax.plan.roofline import BANDWIDTH, PRODUCTS, Range
-from isocompute_jax.plan.unit import KEYS_MOVED, keys_bytes
+from isocompute_jax.plan.unit import keys_bytes
 
 COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "tokamax", "libtpu")
 """Packages whose versions a plan depends on."""
@@ -296,9 +296,9 @@ def _sampling(plan: Plan) -> Iterator[str]:
         "tokens/s, as the program is compiled:"
     )
     yield (
-        f"              each token gathers {unit.wire_bytes / 1e9:,.1f} GB of weights and moves {KEYS_MOVED} x "
-        f"{keys / 1e9:,.1f} GB of keys and values (all {config.sampling.max_tokens:,} positions, "
-        f"copied first){f', in {unit.launches:,} kernels' if unit.launches else ''}"
+        f"              each token receives {unit.wire_bytes / 1e9:,.1f} GB and reads {keys / 1e9:,.1f} GB of keys and "
+        f"values (of all {config.sampling.max_tokens:,} positions)"
+        f"{f', in {unit.launches:,} kernels' if unit.launches else ''}"
     )
     if plan.topology.known and not plan.topology.device.axes:
         yield (

@@ -1,9 +1,9 @@
 """The sampler's program of a run that samples in the learner's process: compiled beside the step, and what it costs.
 
-It is `sampling.sample_unit`, the very function that runs. Its loop over tokens is slow on accelerators, and its cost is
-said as it is compiled: on a mesh every token gathers all weights again; keys and values of all positions that a
-completion may reach are attended to, whatever it has so far; and those of a layer are copied out of the stack first. A
-unit ends with its longest completion, and no other takes a place that is free.
+It is `sampling.sample_unit`, the very function that runs, on the copy of the weights that an update makes for it. Its
+cost is said as it is compiled: weights, keys and values are read where they lie, those of all positions that a
+completion may reach, whatever it has so far. A unit ends with its longest completion, and no other takes a place that
+is free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from isocompute_jax import model, sharding
 from isocompute_jax.accelerators import Device
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.samplers import rollouts_per_dispatch
+from isocompute_jax.experiment.samplers import held_bytes, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import active_matrices, head_matrix
 from isocompute_jax.plan.compile import bytes_of, compiled_for
@@ -29,8 +29,9 @@ from isocompute_jax.plan.topology import Topology
 from isocompute_jax.plan.work import Lengths
 from isocompute_jax.sampling.in_process import Unit, UnitShape, sample_unit, unit_shape
 
-KEYS_MOVED = 3
-"""How often keys and values pass through memory for a token: read from the stack, written as a copy, and read."""
+SCORE_BYTES = 16
+"""That a score of attention moves: written in float32, read for the highest and for the weight, which is written and
+read in two bytes."""
 LAUNCH = (2e-6, 5e-6)
 """Seconds from one kernel of a GPU to the next where each is short: assumed."""
 
@@ -44,7 +45,7 @@ class UnitFacts:
     shards: int  # parts that its problems are cut into
     # bytes of each device: the parameters in the dtype that the model computes in; 0 where they are the learner's own
     weights: float
-    temporaries: float  # keys and values, gathered weights, scores
+    temporaries: float  # keys and values, scores
     moved: float  # what else comes in, and what comes out
     wire_bytes: float  # that a device receives for each token
     wire_s: float  # seconds that this takes at full speed
@@ -83,7 +84,8 @@ def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfi
     shards = sharding.shards(mesh, "batch")
     most = rollouts_per_dispatch(config, model_config, mesh, device)
     shape = unit_shape(config.problems_per_batch, config.group_size, most, batch_shards=shards)
-    params = _placed_params(model_config, mesh)
+    params = model.abstract_sampling_params(model_config, mesh)
+    _, copy = held_bytes(model_config, mesh)
     unit = abstract_unit(shape, sampling.max_prompt_tokens, mesh)
     scalar = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
     start = time.perf_counter()
@@ -101,24 +103,13 @@ def compile_unit(config: RunConfig, topology: Topology, model_config: ModelConfi
         problems=shape.problems,
         rollouts=shape.rollouts,
         shards=shards,
-        weights=size if model_config.dtype != "float32" else 0.0,
+        weights=copy,
         temporaries=stats.temp_size_in_bytes,
         moved=stats.argument_size_in_bytes - size + stats.output_size_in_bytes,
         wire_bytes=sum(one.count * one.wire_bytes for one in sent),
         wire_s=sum(one.count * wire_seconds(one, topology.device, hosts) for one in sent),
         launches=launches if topology.compiler == "gpu" else 0,
         compile_s=time.perf_counter() - start,
-    )
-
-
-def _placed_params(model_config: ModelConfig, mesh: Mesh) -> Any:
-    """The sampler's parameters: the learner's, in the dtype that the model computes in."""
-    params = model.abstract_params(model_config, model_config.float_dtype)
-    dtype = jnp.dtype(model_config.dtype)
-    return jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, dtype, sharding=where),
-        params,
-        model.param_shardings(model_config, mesh),
     )
 
 
@@ -160,12 +151,12 @@ def unit_time(
     rows, tensor = facts.problems / facts.shards, config.mesh.tensor
     local = rows * facts.rollouts
     weights = float(jnp.dtype(model_config.dtype).itemsize) * model.count_params(model_config) / tensor
-    gathered = 2 if facts.wire_bytes else 1  # written where they are gathered, then read
-    moved = gathered * weights + KEYS_MOVED * keys_bytes(config, model_config, facts)
     matrices = 2.0 * (active_matrices(model_config) + head_matrix(model_config))
     pairs = 4.0 * model_config.num_layers * model_config.num_heads * model_config.head_dim
     reach = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     products = local * (matrices + pairs * reach) / tensor
+    scores = SCORE_BYTES * local * model_config.num_layers * model_config.num_heads * reach / tensor
+    moved = weights + keys_bytes(config, model_config, facts) + scores
     read = 2.0 * active_matrices(model_config) * rows * config.sampling.max_prompt_tokens / tensor
     rounds = int(lengths.sample(facts.together).max()) - 1
     found = []

@@ -72,7 +72,7 @@ class InProcessSampler:
         announce: Callable[..., None] = lambda *unit: None,
     ):
         self._config = config
-        self._params = model.cast_params(params, config.dtype)
+        self._params = model.sampling_params(config, params, mesh)
         self._version = 0
         self._pad_token = pad_token
         self._max_prompt_tokens = max_prompt_tokens
@@ -102,8 +102,8 @@ class InProcessSampler:
                 yield from self._run(together)
 
     def update_weights(self, params: Params, *, version: int) -> None:
-        """Takes `params`, cast to the dtype it computes in, for all that is sampled from now on."""
-        self._params = model.cast_params(params, self._config.dtype)
+        """Takes a copy of `params` (`model.sampling_params`) for all that is sampled from now on."""
+        self._params = model.sampling_params(self._config, params, self._mesh)
         self._version = version
 
     def close(self) -> None:
@@ -395,9 +395,9 @@ def sample_unit(
     token, logprob = draw(last, jnp.int32(0))
     chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
     samples = store(_nothing_drawn((problems, rollouts, max_tokens), chosen), jnp.int32(0), token, logprob)
-    caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1), mesh=mesh)
+    caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1))
 
-    layered = model.split_layers(config, params, mesh=mesh)
+    layered = model.split_layers(config, params)
 
     def running(carry: tuple) -> Array:
         t, samples, _, _ = carry

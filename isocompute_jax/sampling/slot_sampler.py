@@ -98,7 +98,7 @@ class SlotSampler:
         routing: bool = False,
     ):
         self._config = config
-        self._params = model.cast_params(params, config.dtype)
+        self._params = model.sampling_params(config, params, mesh)
         self._version = 0
         self._length = length
         self._chunk_steps = chunk_steps
@@ -168,7 +168,7 @@ class SlotSampler:
 
         With `recompute` keys and values of running sequences are computed anew; else those of the old weights stay.
         """
-        self._params = model.cast_params(params, self._config.dtype)
+        self._params = model.sampling_params(self._config, params, self._mesh)
         self._version = version
         if recompute:
             self._prefill(

@@ -1,4 +1,4 @@
-"""docs/llm.md and its picture, from gallery/llm.parquet and gallery/llm_answers.jsonl: its numbers are computed here."""
+"""docs/llm.md and its picture, computed from gallery/llm.parquet and gallery/llm_answers.jsonl."""
 
 from __future__ import annotations
 

