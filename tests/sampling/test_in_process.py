@@ -11,10 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isocompute_jax import model, sharding
+from isocompute_jax.plan.hlo import token_loop
+from isocompute_jax.plan.unit import abstract_unit
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sampling.in_process import LEAST_LATER, UnitShape, _by_size_or_step, later_unit_shape, unit_shape
+from isocompute_jax.sampling.in_process import (
+    LEAST_LATER,
+    UnitShape,
+    _by_size_or_step,
+    later_unit_shape,
+    sample_unit,
+    unit_shape,
+)
 from tests.sampling.builders import (
     CONFIG,
+    GROUP,
     LENGTH,
     PARAMS,
     PROMPT,
@@ -177,6 +187,25 @@ def test_eight_devices_sample_what_one_does(groups, axes):
     sharded = sample([make_request(name) for name in NAMES], budget=16, params=params, mesh=mesh)
     for name in NAMES:
         assert_same_group(sharded[name], groups[name], atol=1e-5)
+
+
+def test_weights_are_gathered_once_and_not_for_every_token():
+    mesh = sharding.make_mesh(fsdp=2)
+    cut = jax.device_put(weights(), model.param_shardings(CONFIG, mesh))
+    copied = model.sampling_params(CONFIG, cut, mesh)
+    for layer, parts in enumerate(copied["layers"]):
+        jax.tree.map(np.testing.assert_array_equal, parts, jax.tree.map(lambda x, i=layer: x[i], cut["layers"]))
+    expected = model.abstract_sampling_params(CONFIG, mesh)
+    assert jax.tree.map(lambda x: x.sharding, copied) == jax.tree.map(lambda x: x.sharding, expected)
+    wire = {}
+    for name, params in (("cut", cut), ("copied", copied)):
+        program = sample_unit.lower(
+            params, abstract_unit(UnitShape(2, GROUP), PROMPT, mesh), np.float32(1), np.float32(1), config=CONFIG,
+            max_tokens=LENGTH, stop_tokens=STOP, mesh=mesh,
+        )  # fmt: skip
+        collectives, _ = token_loop(program.compile().as_text(), num_devices=2)
+        wire[name] = sum(one.count * one.wire_bytes for one in collectives)
+    assert wire["copied"] < 64 < 1000 < wire["cut"]  # whether any is unfinished is asked across devices
 
 
 @pytest.mark.parametrize("length", [0, PROMPT + 1])
