@@ -315,10 +315,10 @@ def in_process(plans: Plans) -> str:
     unit, both = own["unit"], own["together"]
     together = unit["problems"] * unit["rollouts"]
     said = (
-        "**Do not sample in the learner's process on GPUs.** As that program is compiled, every token gathers "
-        f"{unit['wire_bytes'] / 1e9:.1f} GB of weights on each device, attends to all 8,192 positions that a "
-        "completion may reach, copies a layer's keys and values before it reads them, and launches some "
-        f"{round(unit['launches'], -2):,} kernels; and a unit of {together:,} rollouts ends with its longest. A step "
+        "**Rather do not sample in the learner's process on GPUs.** As that program is compiled, weights, keys and "
+        "values are read where they lie, but every token reads those of all 8,192 positions that a completion may "
+        f"reach, and launches some {round(unit['launches'], -2):,} kernels; and a unit of {together:,} rollouts ends "
+        "with its longest, while no other takes the place of one that has stopped. A step "
         f"of 1,024 rollouts takes {span(own['sampling_s'])} s, by vLLM on as many GPUs {span(served['sampling_s'])} s, "
         f"and the run {span(own['device_hours'])} device-hours. While it samples, each device holds "
         f"{both['sampling'] / GIB:.0f} GiB. It is what a run does that is given no servers "

@@ -264,12 +264,10 @@ def make_programs(
     *,
     temperature: float,
     sampling_temperature: float | None = None,
-    donate: bool | None = None,
 ) -> Programs:
     """The compiled functions of the learner; runs in one process that agree on all of this share them.
 
-    `sampling_temperature` is the learner's unless given; `donate` (whether a step reuses the old state's memory) is
-    left to the platform in training.
+    `sampling_temperature` is the learner's unless given.
     """
     transformation, shardings, score_at = made_of(model_config, loss, optimizer, mesh)
     score = score_at(temperature)
@@ -278,14 +276,13 @@ def make_programs(
     return Programs(
         transformation,
         shardings,
-        # The old state's memory is reused: the sampler gets the new weights before it samples again. Not by XLA:CPU,
-        # which copies what it is told to reuse: that saves no memory and costs up to a tenth of a step.
+        # The old state's memory is reused: the sampler gets the new weights before it samples again.
         learner.make_train_step(
             score,
             loss,
             transformation,
             shardings=shardings,
-            donate=jax.default_backend() != "cpu" if donate is None else donate,
+            donate=True,
         ),
         scorer,
         learner.make_scorer(score_at(sampling_temperature), mesh=mesh) if apart else scorer,

@@ -156,7 +156,7 @@ def _compiled(function: Callable[..., Any], shardings: TrainState | None, where:
     device = jax.local_devices()[0] if shardings is None else shardings.step.mesh.devices.flat[0]
     return jax.jit(
         function,
-        donate_argnums=0 if donate and device.platform != "cpu" else (),
+        donate_argnums=0 if donate else (),
         out_shardings=where,
         compiler_options=COMPILER_OPTIONS.get(device.platform),
     )

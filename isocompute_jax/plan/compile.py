@@ -82,9 +82,7 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     check_length(config, model_config)
     check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
-    programs = build.make_programs(
-        model_config, config.loss, config.optimizer, mesh, temperature=config.temperature, donate=True
-    )
+    programs = build.make_programs(model_config, config.loss, config.optimizer, mesh, temperature=config.temperature)
     problems = config.problems_per_batch if config.block else config.problems_per_update
     shape = shape_of(config, model_config, problems, config.group_size, mesh, block=config.block)
     state = _abstract_state(model_config, programs)
