@@ -196,6 +196,6 @@ def test_more_workers_than_endpoints_and_mixed_endpoints_are_refused(base, tmp_p
         executor.run_sweep(mixed, tmp_path)
 
 
-def test_make_has_processes_keep_their_memory_as_sweeps_do():
+def test_make_asks_for_large_pages_as_sweeps_do():
     makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
-    assert f"export GLIBC_TUNABLES ?= {executor.KEPT_MEMORY['GLIBC_TUNABLES']}\n" in makefile
+    assert f"export GLIBC_TUNABLES ?= {executor.LARGE_PAGES['GLIBC_TUNABLES']}\n" in makefile
