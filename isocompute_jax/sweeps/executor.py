@@ -61,7 +61,8 @@ def run_sweep(
       root: the sweep's directory.
       num_workers: runs at a time; by default one per core, one with accelerators, and no more than there are
         endpoints.
-      cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share.
+      cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share; one
+        worker is not pinned.
       console: where to show the status, by default stderr.
       limits: what ends the sweep, or some of its runs, early.
 
@@ -86,6 +87,8 @@ def run_sweep(
                 "serves one run at a time. Start more servers, or use fewer workers"
             )
         state = open_state(runs, root, num_workers=num_workers, keep_stopped=limits.stop_hopeless > 0)
+        if num_workers == 1:
+            cores = None  # one run has them all
         with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
             sweep = _Sweep(runs, state, watch, cores=cores, endpoints=endpoints)
             sweep.work(interrupt, show)

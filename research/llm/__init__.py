@@ -8,13 +8,13 @@ import pathlib
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.sweeps.record import SUFFIX
-from research.findings.chapter import side_by_side
-from research.llm import text
+from research.findings.chapter import FOLDER
+from research.llm import picture, text
 from research.llm.runs import read_runs
 
 PAGE = "llm.md"
 NAME = "llm"
-"""Of the sweep in the gallery, which `make study-llm LLM=llm_record` runs, and of the page's picture."""
+"""Of the sweep in the gallery, which `make study-llm LLM=llm_record` runs."""
 ANSWERS = "llm_answers.jsonl"
 
 
@@ -32,6 +32,6 @@ def build(gallery: str | pathlib.Path, docs: str | pathlib.Path) -> pathlib.Path
         raise InputError(
             f"{gallery / ANSWERS}: {error.strerror}; research/llm/answers.py says how to record it"
         ) from error
-    picture = side_by_side({"": runs.curves}, docs, NAME, label=text.name_of, base=runs.base)
-    write_atomic(docs / PAGE, text.page(runs, [json.loads(line) for line in lines], picture))
+    (docs / FOLDER).mkdir(parents=True, exist_ok=True)
+    write_atomic(docs / PAGE, text.page(runs, [json.loads(line) for line in lines], picture.draw(runs, docs)))
     return docs / PAGE

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from research.findings.chapter import octaves, table
 from research.findings.statistics import Means, common_budgets, means, profile_sizes, records_at, rise_of
-from research.llm.runs import AUTO, LlmRuns
+from research.llm.runs import AVERAGE, BEST, JUDGED, WORST, LlmRuns
 from research.one_run.comparison import points
 
-ALL, JUDGED = 0, 1
-"""Parts of the held-out problems: all, and those at odd places, on which `auto` does not decide."""
 BUDGETS = 4
 """Columns of the table of rewards."""
 ASKED = " Answer with the number only."
@@ -106,9 +104,9 @@ def page(runs: LlmRuns, answers: Sequence[Mapping], picture: str) -> str:
         budget=runs.shared("max_compute"),
         seeds=min(len(seeds.values) for seeds in runs.configurations.values()),
         held_out=len(counts),
-        base=runs.base[0],
-        base_worst=runs.base[1],
-        base_best=runs.base[2],
+        base=runs.base[AVERAGE],
+        base_worst=runs.base[WORST],
+        base_best=runs.base[BEST],
         rewards=_rewards(runs),
         verdict=_verdict(runs),
         answered=answers[0]["n"],
@@ -128,7 +126,7 @@ def _rewards(runs: LlmRuns) -> str:
     budgets = common_budgets(runs.configurations, points=BUDGETS)  # pyright: ignore (keys are not read)
     mean: Means = means(runs.configurations)  # pyright: ignore
     rows = [
-        [name_of(label), *(f"{value:.3f}" for value in record), *(f"{value:.3f}" for value in last[-1, 1:])]
+        [name_of(label), *(f"{value:.3f}" for value in record), *(f"{value:.3f}" for value in last[-1, [WORST, BEST]])]
         for (label, (_, last)), record in zip(mean.items(), records_at(mean, budgets), strict=True)
     ]
     return table(["", *(f"C = {budget:,.0f}" for budget in budgets), "worst@4", "best@4"], rows)
@@ -140,7 +138,7 @@ def _verdict(runs: LlmRuns) -> str:
     sizes = [
         f"{2**size:.0f} at {budget:,.0f}" for budget, size in zip(budgets, profile_sizes(mean, budgets), strict=True)
     ]
-    judged, whole = (runs.setting.difference(AUTO, part) for part in (JUDGED, ALL))
+    judged, whole = (runs.lead_of_auto(column) for column in (JUDGED, AVERAGE))
     return VERDICT.format(
         sizes=", ".join(sizes), rise=octaves(rise_of(runs.fixed)), judged=points(judged), whole=points(whole)
     )
