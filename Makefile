@@ -102,7 +102,7 @@ $(SMOLLM)/config.json: | $(RUNTIME)
 gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR in gallery/, once each (ARGS="--name=NAME")
 	$(RUN) -m isocompute_jax.gallery record --sweep=$(SWEEP) $(ARGS)
 
-gallery: $(RUNTIME) ## write findings.md, one_run.md and referee.md of docs/, and their pictures, from gallery/, without training
+gallery: $(RUNTIME) ## write findings.md, one_run.md, referee.md and llm.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
 LLM_STUDY = -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM)$(SAMPLER:%=-%)

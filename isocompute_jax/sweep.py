@@ -56,7 +56,10 @@ MAX_ROLLOUTS = flags.DEFINE_integer(
     "max_rollouts_per_step", None, "B_max: leave out combinations with more rollouts per step.", lower_bound=1
 )
 WORKERS = flags.DEFINE_integer(
-    "workers", None, "Runs at a time; by default one per core, and as many as a scheduler likes.", lower_bound=1
+    "workers",
+    None,
+    "Runs at a time; by default one per core, and as many as a scheduler likes. One alone has all cores.",
+    lower_bound=1,
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The sweep's directory; made if absent, continued if it has runs.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, without what it takes, and run nothing.")

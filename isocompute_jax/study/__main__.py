@@ -57,7 +57,9 @@ CONFIG = flags.DEFINE_string(
     "config", None, "Config file that its runs start from; override fields by --config.FIELD=VALUE."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the study; default runs/study-PRESET.")
-WORKERS = flags.DEFINE_integer("workers", 0, "Training runs at a time; 0 for one per core.", lower_bound=0)
+WORKERS = flags.DEFINE_integer(
+    "workers", 0, "Training runs at a time, on a core each; 0 for as many as cores, 1 for one on all.", lower_bound=0
+)
 EXECUTOR = flags.DEFINE_enum("executor", "local", ["local", "slurm", "kubernetes"], "Who curates and runs the runs.")
 KUBERNETES = flags.DEFINE_string(
     "kubernetes", None, "YAML file with what each run's JobSet has: fields of launch/kubernetes/render.py."

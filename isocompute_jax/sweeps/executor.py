@@ -2,7 +2,8 @@
 
 Each worker runs on one core where the system can pin processes (Linux) and JAX computes on CPUs: XLA then takes one
 thread, which makes more of two cores than two threads do on small models, and results do not depend on how many
-cores there are. Elsewhere (macOS, accelerators) nothing is pinned, and with accelerators one run has them all.
+cores there are. A single worker has all cores. Elsewhere (macOS, accelerators) nothing is pinned, and with accelerators
+one run has them all.
 
 Runs that sample from a service share its endpoints out: each worker has some to itself, for a server serves one
 learner at a time.
