@@ -8,8 +8,8 @@ r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished run
 `record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
 not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
 `build` writes findings.md, one_run.md, referee.md and llm.md of docs/ and their pictures anew, from what was recorded,
-by research/ of a checkout of this project. `calibrate` prints the constants under which theory errs least on some sweeps,
-from its present ones on.
+by research/ of a checkout of this project. `calibrate` prints the constants under which theory errs least on some
+sweeps, from its present ones on.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ runs and resumes broken ones. A run that fails stops no other; the exit code is 
 `plan` prints the runs and what they take, `status` how far they are, from the sweep's directory alone. `cancel` and
 `requeue` end runs that a scheduler has, or send them back into its queue, each with its servers and a checkpoint.
 
-On this machine each run has one CPU core, as many at a time as there are cores (`taskset` limits them); with
-accelerators runs come one after the other unless --workers says otherwise. With --executor=slurm or kubernetes each is
-a job, and this process only watches: it may be interrupted, and started again. See docs/sweeps.md.
+On this machine each run has one CPU core, as many at a time as there are cores (`taskset` limits them), or with
+--workers=1 all of them; with accelerators runs come one after the other unless --workers says otherwise. With
+--executor=slurm or kubernetes each is a job, and this process only watches: it may be interrupted, and started again.
+See docs/sweeps.md.
 """
 
 from __future__ import annotations
