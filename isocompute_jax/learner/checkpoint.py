@@ -71,6 +71,11 @@ class Retention:
         return [step in kept for step in steps]
 
 
+def _again(x: jax.Array) -> jax.Array:
+    """The same array in the same memory: orbax leaves a view in what it writes, which then cannot be donated."""
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, [part.data for part in x.addressable_shards])
+
+
 class Checkpointer:
     """Writes and reads the checkpoints of a run, which are named by updates.
 
@@ -97,6 +102,7 @@ class Checkpointer:
         self._retention = retention or Retention(keep_last=2)
         self._decide = decide
         self._abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+        self._on_host = all(device.platform == "cpu" for device in like.step.sharding.device_set)
         self._bytes = sum(x.nbytes for x in jax.tree.leaves(like)) + SPARE_BYTES
         self._writing = -1
 
@@ -154,7 +160,8 @@ class Checkpointer:
         self._retention.marks = {**self._retention.marks, step: mark}
         self._writing = step
         content = {**loop, MARK: dataclasses.asdict(mark)}
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), loop=ocp.args.JsonSave(content))
+        saved = jax.tree.map(_again, state) if self._on_host else state
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(saved), loop=ocp.args.JsonSave(content))
         try:
             self._manager.save(step, args=arguments)
         except Exception as error:
@@ -171,6 +178,16 @@ class Checkpointer:
             self._manager.wait_until_finished()
         except Exception as error:
             raise self._failed(error) from error
+
+    def let_go(self) -> None:
+        """Call it before a state is donated that may be being written: where it is written from the memory in which it
+        lies, this waits. Else what donates it would copy all of it.
+
+        Raises:
+          OSError, RunError: as `wait`.
+        """
+        if self._on_host and self.busy:
+            self.wait()
 
     def restore(self) -> tuple[TrainState, dict[str, Any]] | None:
         """The last whole checkpoint, or None when there has been none.

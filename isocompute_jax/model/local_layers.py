@@ -29,7 +29,8 @@ class Places(NamedTuple):
 
 def places(config: ModelConfig, positions: Int[Array, "..."]) -> Places:
     """The same for all layers."""
-    cos, sin = rope_angles(config, positions)
+    # Behind a barrier, or XLA computes them again next to every layer that is unrolled.
+    cos, sin = jax.lax.optimization_barrier(rope_angles(config, positions))
     scaling, temperature = config.query_scaling, None
     if scaling is not None:
         turns = jnp.floor((positions + 1).astype(config.float_dtype) / scaling.floor)

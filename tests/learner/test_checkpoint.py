@@ -97,6 +97,19 @@ def test_a_step_does_not_wait_and_may_overwrite_what_is_being_saved(held, tmp_pa
     assert restored(tmp_path) == 1
 
 
+def test_what_was_saved_can_be_donated(tmp_path):
+    """Its memory is used again: a copy would be a second state."""
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = jax.block_until_ready(step(state_of(3)))
+    with Checkpointer(tmp_path, state_of(0)) as checkpointer:
+        checkpointer.save(state, LOOP)
+        checkpointer.let_go()
+        assert not checkpointer.busy
+        before = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state.params)]
+        after = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(step(state).params)]
+    assert after == before
+
+
 def test_who_asks_before_the_first_save_makes_nothing(tmp_path):
     """Of several processes only one asks, and orbax has all of them meet when its manager is made."""
     with Checkpointer(tmp_path / "run", state_of(1)) as checkpointer:
