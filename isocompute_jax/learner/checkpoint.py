@@ -180,8 +180,9 @@ class Checkpointer:
             raise self._failed(error) from error
 
     def let_go(self) -> None:
-        """Call it before a state is donated that may be being written: where it is written from the memory in which it
-        lies, this waits. Else what donates it would copy all of it.
+        """Waits, before a state is donated, until it is written, if that is done from the memory in which it lies.
+
+        What donates it would copy it otherwise.
 
         Raises:
           OSError, RunError: as `wait`.
