@@ -147,7 +147,7 @@ def decoding_attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) ->
     """`attention` in decoding: in float32 on CPUs, where XLA has not every product of bfloat16 that it takes there."""
 
     def in_float32(q: Array, sources: Sequence[Keys]) -> Array:
-        wide = [Keys(*(x.astype(jnp.float32) for x in (keys.k, keys.v)), keys.mask) for keys in sources]
+        wide = [Keys(k.astype(jnp.float32), v.astype(jnp.float32), mask) for k, v, mask in sources]
         return attention(q.astype(jnp.float32), wide).astype(q.dtype)
 
     if q.dtype != jnp.bfloat16:

@@ -18,7 +18,9 @@ def draw(runs: LlmRuns, docs: pathlib.Path) -> str:
     with in_style():
         figure, [axis] = panels(height=3.4)
         colours = PALETTE(np.linspace(0, 1, len(runs.fixed)))
-        looks = {n: (f"n = {n}", colour, 1.8) for n, colour in zip(runs.fixed, colours, strict=True)}
+        looks: dict[int | str, tuple] = {
+            n: (f"n = {n}", colour, 1.8) for n, colour in zip(runs.fixed, colours, strict=True)
+        }
         looks[AUTO] = ("n set by the run", INK, 2.4)
         lines = []
         for label, seeds in runs.configurations.items():

@@ -14,7 +14,8 @@ def token_bytes(text: str) -> float:
     entry, computations = hlo.parse(text)
     loops = [one for one in computations[entry] if one.operation == "while" and not hlo._counts(one, computations)]
     [loop] = loops
-    return _moved(CALLED.search(loop.rest)[1], computations)
+    [body] = CALLED.findall(loop.rest)
+    return _moved(body, computations)
 
 
 def _moved(name, computations) -> float:
@@ -33,7 +34,7 @@ def _moved(name, computations) -> float:
         read = [sizes[each] for each in operands]
         written = _bytes(one.result)
         if operation == "fusion":
-            body = computations[CALLED.search(one.rest)[1]]
+            body = computations[CALLED.findall(one.rest)[0]]
             read, written = _of_fusion(body, read, sum(sizes_of_root(body)))
         elif operation == "dynamic-update-slice":
             read, written = [read[1]], read[1]
