@@ -42,6 +42,8 @@ gallery`. On {held_out} held-out problems avg@4 was {base:.3f} before training.
 Means over seeds of the highest avg@4 so far; the last columns are the last evaluation: *worst@4*, problems that all
 four answers solve, and *best@4*, those that one of four does, {base_worst:.3f} and {base_best:.3f} before training.
 
+Training raised best@4 less than worst@4: what it taught is above all to do always what was done at times.
+
 {verdict}
 
 Each of them has the same rollouts: n = 64 takes 6 steps with them, at a rate four times that of n = 4, which takes 96.
