@@ -108,9 +108,9 @@ rollouts are sampled in 2.4 s in place of 1.5, and an update on one or two group
 first step compiles for ten to twenty seconds, once: programs are kept in the user's cache directory. `make study-llm`
 took 41 minutes when its runs had one of the two cores, and other programs the other; they have both now.
 
-vLLM's CPU build samples with `SAMPLER=vllm` (`LLM=llm_smoke` for minutes of it), over gRPC on the same cores: 32 rollouts
-in 5 s, 64 in process in 2.4, so that is the default. Of what vLLM drew, the learner's log-probabilities differ by 8e-6
-nats a token on average and by 6e-5 at most, before and after its weights were updated (agreement.jsonl, metrics.jsonl).
+vLLM's CPU build samples with `SAMPLER=vllm` (`LLM=llm_smoke` for minutes of it), over gRPC on the same cores: 32
+rollouts in 5 s, 64 in process in 2.4, so that is the default. Of what vLLM drew, the learner's log-probabilities differ
+by 8e-6 nats a token on average and by 6e-5 at most, before and after its weights were updated (metrics.jsonl).
 
 Memory: 6.1 GB, 8.8 while a checkpoint is written. Weights and moments are 1.6, the copy that is sampled with 0.3 (in
 float32 0.5, while it samples), what an update needs beside them 2.0: gradients summed over micro-batches, those of one,
