@@ -57,7 +57,7 @@ def test_answers_of_two_records_are_put_together(tmp_path):
         ]
         (tmp_path / side / "completions" / "0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "answers.jsonl"
-    answers.main(*(str(tmp_path / name) for name in ("held_out.jsonl", "before", "after")), "4", str(out))
+    answers.main(f"{tmp_path}/held_out.jsonl", f"{tmp_path}/before", f"{tmp_path}/after", "4", str(out))
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == answers.COUNT and rows[3]["n"] == 4
     assert rows[3] == {
