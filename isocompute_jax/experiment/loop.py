@@ -179,7 +179,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     columns |= measured_noise(parts, state, groups)
     phases.end("noise")
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
-    parts.checkpointer.let_go()
+    parts.checkpointer.wait_before_donation()
     updated, metrics = make_updates(parts, state.learner, batch, learning_rate, entropy_coef)
     phases.end("update")
     ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)

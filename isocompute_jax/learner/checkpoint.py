@@ -179,7 +179,7 @@ class Checkpointer:
         except Exception as error:
             raise self._failed(error) from error
 
-    def let_go(self) -> None:
+    def wait_before_donation(self) -> None:
         """Waits, before a state is donated, until it is written, if that is done from the memory in which it lies.
 
         What donates it would copy it otherwise.

@@ -182,7 +182,7 @@ def _weight_gradient(x: Float[Array, "... D"], to_out: Float[Array, "... E"]) ->
     """Of W in x W, where x is as wide as what comes out, or wider: as the transposed one of W^T."""
     gradient = _over_tokens(to_out, x)
     if x.dtype == jnp.bfloat16:
-        # Where XLA:CPU turns the operands in place of the gradient, its product of bfloat16 takes 18 times as long.
+        # Where XLA:CPU turns the operands in place of the gradient, its product of bfloat16 takes ten times as long.
         gradient = jax.lax.platform_dependent(gradient, cpu=jax.lax.optimization_barrier, default=lambda x: x)
     return gradient.T
 

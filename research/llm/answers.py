@@ -3,7 +3,8 @@ r"""Answers of a model before and after training, of the same problems: gallery/
 Each side is a record that `curate` keeps with its completions:
 
     python -m isocompute_jax.curate --model=runs/SmolLM2-135M-Instruct --problems=HELD_OUT.jsonl --out=before \
-        --samples=1 --sets= --keep_completions --max_prompt_tokens=96 --max_tokens=16 --chat_template=on
+        --samples=1 --sets= --keep_completions --max_prompt_tokens=64 --max_tokens=16 --chat_template=on \
+        --dtype=bfloat16
     (the same with a model that was trained at n = N, --out=after)
     python -m research.llm.answers HELD_OUT.jsonl before after N gallery/llm_answers.jsonl
 

@@ -103,7 +103,7 @@ def test_what_was_saved_can_be_donated(tmp_path):
     state = jax.block_until_ready(step(state_of(3)))
     with Checkpointer(tmp_path, state_of(0)) as checkpointer:
         checkpointer.save(state, LOOP)
-        checkpointer.let_go()
+        checkpointer.wait_before_donation()
         assert not checkpointer.busy
         before = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state.params)]
         after = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(step(state).params)]

@@ -199,3 +199,19 @@ def test_more_workers_than_endpoints_and_mixed_endpoints_are_refused(base, tmp_p
 def test_make_asks_for_large_pages_as_sweeps_do():
     makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
     assert f"export GLIBC_TUNABLES ?= {executor.LARGE_PAGES['GLIBC_TUNABLES']}\n" in makefile
+
+
+@pytest.mark.parametrize(("num_workers", "cores"), [(1, None), (2, [0, 1])])
+def test_a_worker_alone_has_all_cores(base, tmp_path, monkeypatch, num_workers, cores):
+    given = []
+
+    class Sweep:
+        def __init__(self, *_, cores, **options):
+            given.append(cores)
+
+        def work(self, *_):
+            pass
+
+    monkeypatch.setattr(executor, "_Sweep", Sweep)
+    executor.run_sweep(grid.grid(base, {"seed": (0, 1)}), tmp_path, num_workers=num_workers, cores=[0, 1])
+    assert given == [cores]
