@@ -6,6 +6,8 @@ import re
 import shutil
 import signal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -171,10 +173,16 @@ def test_a_run_of_two_processes_continues_on_one(killed, run, undisturbed, tmp_p
     shutil.copytree(killed, workdir)
     last = builders.kept_checkpoints(killed)[-1]
     resume = checkpoints.resume
-    monkeypatch.setattr(checkpoints, "resume", lambda *args: restored.append(resume(*args)) or restored[-1])
+
+    def watched(*args):
+        state = resume(*args)  # its arrays are copied here: the first step takes them for its own
+        restored.append((state, builders.named_arrays(jax.tree.map(jnp.copy, state.learner))))
+        return state
+
+    monkeypatch.setattr(checkpoints, "resume", watched)
     alone = dataclasses.replace(run, mesh=MeshConfig(), checkpoints=CheckpointsConfig(keep_every=1))
     loop.train(alone, workdir)
-    assert_restored(restored[0], killed, undisturbed, last)
+    assert_restored(*restored[0], killed, undisturbed, last)
     ours, theirs = (gradient(path, last) for path in (workdir, undisturbed))
     assert any(np.any(array) for array in ours.values())
     for name, array in ours.items():
@@ -191,9 +199,8 @@ def test_a_run_of_two_processes_continues_on_one(killed, run, undisturbed, tmp_p
     assert ours == theirs and all(len(step) == run.problems_per_batch for step in ours) and len(ours) == run.num_steps
 
 
-def assert_restored(state, killed, undisturbed, step):
-    """A state is that of two processes' checkpoint, which the undisturbed run had at that step too."""
-    arrays = builders.named_arrays(state.learner)
+def assert_restored(state, arrays, killed, undisturbed, step):
+    """A state, with its `arrays`, is that of two processes' checkpoint, which the undisturbed run had too."""
     for workdir in (killed, undisturbed):
         saved, loop_state = builders.read_checkpoint(workdir, step)
         assert saved.keys() == arrays.keys() and any("/mu/" in name for name in arrays)
