@@ -4,11 +4,12 @@
     python -m benchmarks.peers                          # all settings: about an hour on two idle cores
     python -m benchmarks.peers --settings=tiny --rounds=5
     python -m benchmarks.peers --settings=20m --passes=20m:trl:4
+    python -m benchmarks.peers --settings=135m --dtype=bfloat16
     python -m benchmarks.peers --who=ours               # without the peers' environment
 
 The same Hugging Face checkpoint, problems and batch for each: as many prompts, group size, longest completion, every
-group in the loss, on-policy, one optimizer step per batch, float32, all cores that this process may use. Each run is a
-process of its own; a round runs each once, in turn. BENCHMARKS.md says with which settings.
+group in the loss, on-policy, one optimizer step per batch, one dtype, all cores that this process may use. Each run is
+a process of its own; a round runs each once, in turn. BENCHMARKS.md says with which settings.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ GROUP_SIZES = flags.DEFINE_list("group_sizes", [], "n; by default those of each 
 WHICH = flags.DEFINE_list("who", list(WHO), "Who runs, in this order.")
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Runs of each.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 0, "Timed steps of each run; 0: the setting's own.", lower_bound=0)
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of products; the peers' weights are in it too.")
 DEVICES = flags.DEFINE_integer("devices", 1, "Parts of the CPU that our run takes for a device each.", lower_bound=1)
 PASSES = flags.DEFINE_list("passes", [], "SETTING:WHO:N: a peer's loss and gradient in N parts, where that is quicker.")
 PYTHON = flags.DEFINE_string("peers_python", str(ROOT / ".venv-peers/bin/python"), "Of the peers' environment.")
@@ -56,7 +58,7 @@ def main() -> None:
             settings.make_files(name, setting, root)
             for group_size in map(int, GROUP_SIZES.value or setting.group_sizes):
                 job = settings.make_job(name, setting, root, group_size)
-                measure(name, dataclasses.replace(job, steps=STEPS.value or job.steps), notes)
+                measure(name, dataclasses.replace(job, steps=STEPS.value or job.steps, dtype=DTYPE.value), notes)
     print("\n" + "\n".join(notes.values()))
 
 
@@ -112,7 +114,7 @@ def run(name: str, who: str, job: Job) -> Timed:
 
 def measured_rate() -> float:
     """FLOP/s of a large product, of a process of its own as the runs are."""
-    command = [sys.executable, "-m", "benchmarks.peers.limit"]
+    command = [sys.executable, "-m", "benchmarks.peers.limit", DTYPE.value]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return float(done.stdout) * 1e9
 

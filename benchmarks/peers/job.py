@@ -24,6 +24,7 @@ class Job:
     steps: int  # timed steps
     directory: str  # for what a run writes
     passes: int = 1  # parts in which a peer computes a step's loss and gradient
+    dtype: str = "float32"  # of products; weights too in the peers, while ours keeps them in float32
     devices: int = 1  # parts of the CPU that JAX is shown as a device each; torch has one device of as many threads
 
     @property

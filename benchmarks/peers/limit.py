@@ -1,11 +1,12 @@
 """The arithmetic limit: what a step must compute, over the rate at which this machine multiplies matrices.
 
-python -m benchmarks.peers.limit    # prints the rate, in GFLOP/s
+python -m benchmarks.peers.limit bfloat16    # prints the rate, in GFLOP/s
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 from benchmarks.peers.job import Job
 from benchmarks.shared import median_seconds
@@ -51,15 +52,15 @@ def step_flops(shape: ModelConfig, job: Job, *, prompt: float, completion: float
     return Flops(prompts, completions, prompts + completions, 2 * (prompts + completions))
 
 
-def product_rate(repeats: int = 15) -> float:
-    """FLOP/s of a float32 product of square matrices on all cores."""
+def product_rate(dtype: str, repeats: int = 15) -> float:
+    """FLOP/s of a product of square matrices on all cores."""
     import jax
     import jax.numpy as jnp
 
-    matrix = jnp.ones((SIZE, SIZE), jnp.float32)
+    matrix = jnp.ones((SIZE, SIZE), dtype)
     product = jax.jit(jnp.matmul)
     return 2.0 * SIZE**3 / median_seconds(lambda: jax.block_until_ready(product(matrix, matrix)), repeats, warm_up=1)
 
 
 if __name__ == "__main__":
-    print(f"{product_rate() / 1e9:.1f}")
+    print(f"{product_rate(sys.argv[1]) / 1e9:.1f}")

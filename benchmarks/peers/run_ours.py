@@ -29,6 +29,7 @@ def run_config(job: Job) -> RunConfig:
         steps=job.warmup + job.steps,
         lr=1e-5,
         model=job.model,
+        dtype=job.dtype,
         train_set=job.problems,
         sampling=SamplingConfig(max_prompt_tokens=job.max_prompt_tokens, max_tokens=job.max_tokens),
         mesh=MeshConfig(data=job.devices),

@@ -58,7 +58,7 @@ def run(job: Job) -> Timed:
         clock.graded(rewards)
         return [*rewards]
 
-    network: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32)
+    network: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=getattr(torch, job.dtype))
     trainer = Trainer(
         model=network,
         processing_class=AutoTokenizer.from_pretrained(job.model),
@@ -68,7 +68,7 @@ def run(job: Job) -> Timed:
         args=GRPOConfig(
             output_dir=job.directory,
             use_cpu=True,
-            bf16=False,
+            bf16=job.dtype == "bfloat16",
             max_steps=job.warmup + job.steps,
             num_generations=job.group_size,
             per_device_train_batch_size=trained,

@@ -31,7 +31,8 @@ def run(job: Job) -> Timed:
     clock = Clock()
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), ("fsdp", "tp"))
     with mesh:
-        actor = params.create_model_from_safe_tensors(job.model, model_config(job.model), mesh, dtype=jnp.float32)
+        dtype = jnp.dtype(job.dtype)
+        actor = params.create_model_from_safe_tensors(job.model, model_config(job.model), mesh, dtype=dtype)
     cluster = rl_cluster.RLCluster(
         actor=actor,
         tokenizer=AutoTokenizer.from_pretrained(job.model),

@@ -63,7 +63,7 @@ def limit_line(setting: str, group_size: int, flops: Flops, rate: float, rollout
     )
     return (
         f"{setting}, n = {group_size}: {flops.total / 1e9:,.1f} GFLOP a step ({parts}), each prompt read once for its "
-        f"group; at the {rate / 1e9:,.0f} GFLOP/s of a large float32 product: {_number(rollouts * rate / flops.total)} "
+        f"group; at the {rate / 1e9:,.0f} GFLOP/s of a large product: {_number(rollouts * rate / flops.total)} "
         "rollouts/s."
     )
 

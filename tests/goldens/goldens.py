@@ -37,7 +37,7 @@ TOGETHER = {
 UNDETERMINED = ("gallery_easy_64", "gallery_terms_easy", "gallery_rate_linear", "together_batches")
 """Each has curves that its data do not determine: their parameters, and what ties on them, hang on the last digits.
 
-Of `together_batches` it is one: the compute at which one law reaches half its rise, 111 (99.9 to 7,050 or 43.6 to 5,660).
+Of `together_batches` it is one midpoint: 111, from 99.9 to 7,050 or from 43.6 to 5,660.
 """
 DIGITS = 10
 LEFT_OUT = ("versions", "flags")
