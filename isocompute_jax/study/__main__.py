@@ -52,7 +52,11 @@ PRESET = flags.DEFINE_enum(
     "seeds. llm_smoke: a few minutes of it.",
 )
 MODEL = flags.DEFINE_string("model", None, "In place of a preset: Hugging Face directory of the model to study.")
-PROBLEMS = flags.DEFINE_string("problems", None, "Its problems: .jsonl or .parquet with id, prompt, answer, task.")
+PROBLEMS = flags.DEFINE_string(
+    "problems",
+    None,
+    "Its problems: .jsonl or .parquet with id, prompt, answer, task, or what makes them: words:400,gym:chain_sum:200.",
+)
 CONFIG = flags.DEFINE_string(
     "config", None, "Config file that its runs start from; override fields by --config.FIELD=VALUE."
 )

@@ -22,6 +22,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.sweeps.grid import fixed_rollouts_per_step
 from isocompute_jax.tasks import PromptConfig
+from isocompute_jax.tasks.problem_sets import is_generated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,9 +340,12 @@ def own_preset(run: RunConfig, *, model: str, problems: str, own: OwnStudy, cura
     Raises:
       InputError: a file is missing.
     """
-    for flag, path in (("model", model), ("problems", problems)):
-        if not os.path.exists(path):
-            raise InputError(f"--{flag}={path}: there is no such {'directory' if flag == 'model' else 'file'}")
+    if not os.path.exists(model):
+        raise InputError(f"--model={model}: there is no such directory")
+    if not is_generated(problems):
+        if not os.path.exists(problems):
+            raise InputError(f"--problems={problems}: there is no such file")
+        problems = os.path.abspath(problems)
     sets: Sequence[str] = [*curation.sets, *curation.ranges, *curation.mixtures]
     if not sets:
         raise InputError("--sets is empty: a study sweeps over n on each of them, such as easy,hard")
@@ -360,5 +364,5 @@ def own_preset(run: RunConfig, *, model: str, problems: str, own: OwnStudy, cura
             )
             for name in sets
         ),
-        problems=os.path.abspath(problems),
+        problems=problems,
     )

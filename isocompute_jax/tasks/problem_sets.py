@@ -31,9 +31,14 @@ COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
 """Columns with a meaning of their own, beside measured rates."""
 
 GENERATED: Mapping[str, Callable[[str], list[Problem]]] = {GYM: read_gym, WORDS: read_words}
-"""What stands where a file's path may, by how it begins."""
+"""What stands where a file's path may, by how it begins; several are joined by commas."""
 
 _MEASURED = re.compile(r"avg@[1-9][0-9]*")
+
+
+def is_generated(path: str | os.PathLike[str]) -> bool:
+    """Whether it names what makes problems, in place of a file."""
+    return str(path).startswith(tuple(GENERATED))
 
 
 def read_problems(
@@ -47,7 +52,7 @@ def read_problems(
 
     Args:
       path: a .jsonl or .parquet file, or what makes problems: reasoning-gym's (see `graders.gym.read_gym`), or small
-        arithmetic in words (see `word_problems.read_words`).
+        arithmetic in words (see `word_problems.read_words`); `words:400,gym:chain_sum:200` is both.
       default_task: task of the rows that name none.
       extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
         with long columns, such as worked solutions, takes their memory.
@@ -74,10 +79,9 @@ class ProblemFile:
     grader_name: Callable[[str], str] = check_named_by_file
 
     def __iter__(self) -> Iterator[Problem]:
-        for prefix, make in GENERATED.items():
-            if str(self.path).startswith(prefix):
-                yield from make(str(self.path))
-                return
+        if is_generated(self.path):
+            yield from _generated(str(self.path))
+            return
         path = pathlib.Path(self.path)
         _check_suffix(path)
         place = "" if path.suffix == ".jsonl" else " row "
@@ -98,6 +102,20 @@ class ProblemFile:
             yield problem
         if not seen:
             raise InputError(f"{path}: the problem set is empty; give at least one problem")
+
+
+def _generated(source: str) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for part in source.split(","):
+        make = next((make for prefix, make in GENERATED.items() if part.startswith(prefix)), None)
+        if make is None:
+            known = " or ".join(f"{prefix}..." for prefix in GENERATED)
+            raise InputError(f"{source}: {part!r} does not begin with {known}; only these are joined by commas")
+        for problem in make(part):
+            if problem.id in seen:
+                raise InputError(f"{source}: {problem.id!r} comes twice; name what makes it once")
+            seen.add(problem.id)
+            yield problem
 
 
 def write_problems(path: str | os.PathLike[str], problems: Iterable[Problem]) -> None:

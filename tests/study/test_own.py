@@ -45,6 +45,10 @@ def test_the_preset_sweeps_n_on_each_set_with_its_healthy_recipe(tmp_path):
     runs = stages.planned_runs(found, found.slices[0], tmp_path / "study")
     assert len(runs) == 10 and {run.config.model for run in runs} == {given["model"]}
     assert runs[0].config.train_set == str(tmp_path / "study" / "curated" / "easy" / "train.jsonl")
+    made = given | {"problems": "words:20,gym:chain_sum:5"}
+    assert own_preset(default_run(), own=OwnStudy(), curation=CurationConfig(), **made).problems == made["problems"]
+    with pytest.raises(InputError, match="--problems=/none: there is no such file"):
+        own_preset(default_run(), own=OwnStudy(), curation=CurationConfig(), **(given | {"problems": "/none"}))
     with pytest.raises(InputError, match="--model=/none: there is no such directory"):
         own_preset(default_run(), own=OwnStudy(), curation=CurationConfig(), **(given | {"model": "/none"}))
     with pytest.raises(InputError, match="--group_sizes=8: a study compares two or more"):

@@ -7,6 +7,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import get_grader, read_problems
+from isocompute_jax.tasks.graders.gym import gym_problems
 from isocompute_jax.tasks.word_problems import CLOSING, NAMES, word_problems
 
 ALL = word_problems(1433, seed=0)
@@ -52,3 +53,13 @@ def test_they_are_graded_by_the_number_in_an_answer():
     texts = ["19", "The answer is 19.", f"{NAMES[0]} has 19 apples now.", "7 + 12 = 19", "20", "nineteen"]
     grades: Any = get_grader("numeric").grade_batch([problem] * 6, texts)
     assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0]
+
+
+def test_several_generators_are_joined_by_commas():
+    drawn = gym_problems("chain_sum", 5, seed=0) + gym_problems("letter_counting", 5, seed=1)
+    assert read_problems("words:20,gym:chain_sum:5,gym:letter_counting:5:1") == word_problems(20, seed=0) + drawn
+    for wrong in ("words:20,problems.jsonl", "words:20,", "gym:chain_sum:5,gsm8k:5"):
+        with pytest.raises(InputError, match="only these are joined by commas"):
+            read_problems(wrong)
+    with pytest.raises(InputError, match="comes twice; name what makes it once"):
+        read_problems("words:20,words:20")
