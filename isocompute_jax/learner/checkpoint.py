@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ LOG = logging.getLogger(__name__)
 
 SPARE_BYTES = 1 << 20
 """What a checkpoint takes beside its arrays, at most: indices, shardings, metadata."""
+WAITED_S, WRITTEN_PER_S = 1.0, 2e8
+"""What donating waits for a checkpoint at most: so many seconds, and those of its bytes at this rate."""
 MARK = "mark"
 """Key of `Mark` in a checkpoint's JSON. Checkpoints of releases before it have no checksums either."""
 CORRUPT = ".corrupt"
@@ -105,6 +108,7 @@ class Checkpointer:
         self._on_host = all(device.platform == "cpu" for device in like.step.sharding.device_set)
         self._bytes = sum(x.nbytes for x in jax.tree.leaves(like)) + SPARE_BYTES
         self._writing = -1
+        self._waited_until = 0.0
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
@@ -159,6 +163,7 @@ class Checkpointer:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
         self._retention.marks = {**self._retention.marks, step: mark}
         self._writing = step
+        self._waited_until = time.monotonic() + WAITED_S + self._bytes / WRITTEN_PER_S
         content = {**loop, MARK: dataclasses.asdict(mark)}
         saved = jax.tree.map(_again, state) if self._on_host else state
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(saved), loop=ocp.args.JsonSave(content))
@@ -182,12 +187,17 @@ class Checkpointer:
     def wait_before_donation(self) -> None:
         """Waits, before a state is donated, until it is written, if that is done from the memory in which it lies.
 
-        What donates it would copy it otherwise.
+        What donates it would copy it otherwise: twice the memory for as long as it is being written. On storage that
+        is slow that is better than to wait.
 
         Raises:
           OSError, RunError: as `wait`.
         """
-        if self._on_host and self.busy:
+        if not self._on_host or not self.busy:
+            return
+        while self.busy and time.monotonic() < self._waited_until:
+            time.sleep(0.005)
+        if not self.busy:
             self.wait()
 
     def restore(self) -> tuple[TrainState, dict[str, Any]] | None:

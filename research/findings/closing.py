@@ -209,6 +209,8 @@ so. Held out are {held_out} problems, {samples} samples each, so the standard er
 `base_600` and `wide_64`; `again_64` is `problems_64` with `--preset=quick --first_seed=5`), and `make gallery-record`
 keeps it.
 """
+OF_ANOTHER_MODEL = "llm"
+"""The sweep that has a page of its own."""
 HEADS = ("sweep", "problems", "D", "B_problem", "n", "seeds", "rollouts of a run", "what differs")
 SETS = {"easy_64": "Easy", "terms_easy": "Easy", "strong_easy": "Easy", "crossed_mixture": "half Easy, half Hard"}
 """Sweeps whose training problems are not Hard ones."""
@@ -230,7 +232,7 @@ DIFFERS = {
 
 def recorded(gallery: Gallery) -> str:
     """Which sweeps the page rests on, and what all of their runs have in common."""
-    names = sorted(path.stem for path in gallery.path.glob(f"*{SUFFIX}"))
+    names = sorted({path.stem for path in gallery.path.glob(f"*{SUFFIX}")} - {OF_ANOTHER_MODEL})
     sweeps = {name: gallery.sweep(name) for name in names}
     first = sweeps[RISE].facts.shared
     evaluated = sweeps[RISE].table["solve_counts"][0].as_py()
