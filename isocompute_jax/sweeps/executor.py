@@ -37,9 +37,6 @@ from isocompute_jax.sweeps.watch import NO_LIMITS, Limits, Watch
 from isocompute_jax.sweeps.workers import Worker
 
 POLL_S = 0.1
-LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Memory in large pages, where Linux gives them to who asks: a step of 135 M parameters, which touches gigabytes anew,
-takes a fifth less."""
 
 
 def run_sweep(
@@ -152,7 +149,7 @@ class _Sweep:
         self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
         self._endpoints_of: dict[str, str] = {}
-        self._environment = {**LARGE_PAGES, **os.environ}
+        self._environment = dict(os.environ)
         self._cores = list(cores) if cores else [None]
         self._waiting = [run for run in start_order(runs) if state.states[run.name] == "waiting"]
         self._running: dict[str, Worker] = {}

@@ -106,7 +106,7 @@ TAKES = """Two cores of a Xeon with AMX, bfloat16, prompts filled up to 64 token
 problems takes 2.4 s at n = 4 (sampling 1.0), a run of 3,072 rollouts five minutes with its evaluations. In float32 64
 rollouts are sampled in 2.4 s in place of 1.5, and an update on one or two groups of 8 takes 2.4 s in place of 1.3. The
 first step compiles for ten to twenty seconds, once: programs are kept in the user's cache directory. `make study-llm`
-took 41 minutes when its runs had one of the two cores, and other programs the other; they have both now.
+took 23 minutes on two idle cores from a fresh clone, installation included.
 
 vLLM's CPU build samples with `SAMPLER=vllm` (`LLM=llm_smoke` for minutes of it), over gRPC on the same cores: 32
 rollouts in 5 s, 64 in process in 2.4, so that is the default. Of what vLLM drew, the learner's log-probabilities differ
@@ -117,9 +117,9 @@ float32 0.5, while it samples), what an update needs beside them 2.0: gradients 
 and its activations. A checkpoint has 1.6 GB, is written every five minutes, and a run keeps the last two:
 with the model 3.7 GB of disk a run, 15 for `make study-llm` and 56 for the recorded study.
 
-`make` and sweeps ask Linux for large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), which takes a fifth off an
-update: put that before a command of your own too. [BENCHMARKS](../BENCHMARKS.md#smollm2-135m-on-two-cores) has more,
-and TRL beside it."""
+`make study-llm` asks Linux for large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), which takes 5 to 20% off an update:
+put that before a command of your own too, unless its model's widths are powers of two, which take longer so.
+[BENCHMARKS](../BENCHMARKS.md#smollm2-135m-on-two-cores) has more, and TRL and tunix beside it."""
 
 
 def page(runs: LlmRuns, answers: Sequence[Mapping], picture: str) -> str:

@@ -196,11 +196,6 @@ def test_more_workers_than_endpoints_and_mixed_endpoints_are_refused(base, tmp_p
         executor.run_sweep(mixed, tmp_path)
 
 
-def test_make_asks_for_large_pages_as_sweeps_do():
-    makefile = (pathlib.Path(__file__).parents[2] / "Makefile").read_text()
-    assert f"export GLIBC_TUNABLES ?= {executor.LARGE_PAGES['GLIBC_TUNABLES']}\n" in makefile
-
-
 @pytest.mark.parametrize(("num_workers", "cores"), [(1, None), (2, [0, 1])])
 def test_a_worker_alone_has_all_cores(base, tmp_path, monkeypatch, num_workers, cores):
     given = []
