@@ -117,8 +117,8 @@ float32 0.5, while it samples), what an update needs beside them 2.0: gradients 
 and its activations. A checkpoint has 1.6 GB, is written every five minutes, and a run keeps the last two:
 with the model 3.7 GB of disk a run, 15 for `make study-llm` and 56 for the recorded study.
 
-`make study-llm` asks Linux for large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), which takes 5 to 20% off an update:
-put that before a command of your own too, unless its model's widths are powers of two, which take longer so.
+`make study-llm` asks Linux for large pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`), which takes 5 to 20% off an
+update: put that before a command of your own too, unless its model's widths are powers of two, which take longer so.
 [BENCHMARKS](../BENCHMARKS.md#smollm2-135m-on-two-cores) has more, and TRL and tunix beside it."""
 
 
