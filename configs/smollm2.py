@@ -1,4 +1,4 @@
-r"""SmolLM2-135M-Instruct on problems of your own, on a laptop: GRPO on a published language model, in float32.
+r"""SmolLM2-135M-Instruct on problems of your own, on a laptop: GRPO on a published language model.
 
     python -m isocompute_jax.train --config=configs/smollm2.py --workdir=runs/smollm2
     python -m isocompute_jax.train --config=configs/smollm2.py --workdir=runs/mine \

@@ -73,6 +73,10 @@ On Monday Grace finds 9 apples, and on Tuesday 20. How many apples does Grace fi
 At temperature 1 the model solves 4% of them: mostly it says something else. The study takes those that it solves at
 least once in 16, and at most at 0.9. Answers have 16 tokens at most, and at first nine of ten are cut off there.
 
+Problems of [reasoning-gym](rewards.md) are named and mixed the same way, `words:400,gym:chain_sum:200`. Of its
+`chain_sum`, `basic_arithmetic`, `simple_equations` and `letter_counting`, 60 problems each as they come, this model
+solved none in 8 answers of up to 32 tokens (`curate`), so the study has none of them.
+
 ## Your problems
 
 A file with `prompt` and `answer` in each line, and a grader ([rewards](rewards.md)); [problems](problems.md) says
