@@ -180,11 +180,10 @@ def _over_tokens(left: Float[Array, "... D"], right: Float[Array, "... E"]) -> F
 
 def _weight_gradient(x: Float[Array, "... D"], to_out: Float[Array, "... E"]) -> Float[Array, "D E"]:
     """Of W in x W, where x is as wide as what comes out, or wider: as the transposed one of W^T."""
+    # Where XLA:CPU turns the operands in place of the gradient, small products take three times as long, and those of
+    # bfloat16 ten times.
     gradient = _over_tokens(to_out, x)
-    if x.dtype == jnp.bfloat16:
-        # Where XLA:CPU turns the operands in place of the gradient, its product of bfloat16 takes ten times as long.
-        gradient = jax.lax.platform_dependent(gradient, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-    return gradient.T
+    return jax.lax.platform_dependent(gradient, cpu=jax.lax.optimization_barrier, default=lambda x: x).T
 
 
 @jax.custom_vjp
