@@ -173,6 +173,8 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
         state = dataclasses.replace(state, ledger=ledger)
         state = workdir.append(parts, state, run_files.EVAL, {**columns, "epochs": epochs})
         lines.append({**columns, "compute": ledger.compute})
+        average = f"avg@{parts.config.evaluation.k}"
+        LOG.info("C = %d: %s %s %.3f", ledger.compute, columns["eval_set"], average, columns[average])
     if state.controller and lines:
         state = dataclasses.replace(state, controller=state.controller.after_evaluation(lines))
     return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)

@@ -6,6 +6,8 @@ And what a library says that nobody needs to hear.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import unicodedata
 from typing import TextIO
 
@@ -29,8 +31,14 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def say(text: object, *, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Prints a text of one or several lines, as `printable` has it; to stdout where no `file` is given."""
-    print(printable(str(text), lines=True), file=file, end=end, flush=flush)
+    """Prints a text of one or several lines, as `printable` has it; to stdout where no `file` is given.
+
+    To nobody, from then on, if whoever read it has ended, as `| head` does.
+    """
+    try:
+        print(printable(str(text), lines=True), file=file, end=end, flush=flush)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (file or sys.stdout).fileno())
 
 
 MISSING_PYTORCH = "PyTorch was not found."

@@ -223,8 +223,8 @@ def problem_of(
     task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
     if not task:
         raise InputError(
-            f"{where}: task: missing; add the field, or name what grades all problems: --config.reward=NAME, such as "
-            "numeric (of curate --reward; convert and split write it with --task)"
+            f"{where}: task: missing; add the field, or name what grades all problems, such as numeric or your own "
+            "MODULE:FUNCTION: train --config.reward=NAME, curate --reward=NAME, convert and split --task=NAME"
         )
     problem = Problem(
         id=_text(row, "id", where, numbers=True) or default_id,

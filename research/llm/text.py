@@ -79,20 +79,42 @@ solved none in 8 answers of up to 32 tokens (`curate`), so the study has none of
 
 ## Your problems
 
-A file with `prompt` and `answer` in each line, and a grader ([rewards](rewards.md)); [problems](problems.md) says
-more of both.
+A file with `prompt` and `answer` in each line ([problems](problems.md)), and what grades them: `numeric`, another
+[grader](rewards.md), or a function of your own, here `right` in `myreward.py`:
+
+```python excerpt
+def right(problem, completion):
+    return float(completion.split()[-1:] == [problem.answer])
+```
 
 ```
-.venv/bin/python -m isocompute_jax.split --source=problems.jsonl --out=sets --validation=40 --task=numeric
+.venv/bin/python -m isocompute_jax.split --source=problems.jsonl --out=sets --validation=40 --task=myreward:right
 .venv/bin/python -m isocompute_jax.train --config=configs/smollm2.py --workdir=runs/mine \
-  --config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl
+  --config.train_set=sets/train.jsonl --config.evaluation.sets.validation=sets/validation.jsonl \
+  --config.reward=myreward:right
 ```
+
+8 rollouts of each of 8 problems, chat template on, C = 2,048: about five minutes, and the log says `validation avg@4`
+at each evaluation (`eval.jsonl` has more, `python -m isocompute_jax.watch --runs=runs` draws it). On 205
+problems that are not ours (which word is an opposite, which comes first in the alphabet, odd or even) it rose from
+0.06 to 0.63 on 50 held-out ones, in ten minutes beside another run on the same two cores.
 
 - `--show_prompts=3` prints the first prompts as the model reads them, chat template included, and trains nothing.
 - `--config.sampling.max_tokens=64` for answers that need words; prompts may have 96 tokens
   (`--config.sampling.max_prompt_tokens`).
+- Two alarms belong to this model and these answers: `truncation` at first, because it does not stop by itself, and
+  `entropy_collapse` later, when it has learned how to answer. Look at avg@4.
+- To go on, `--workdir=runs/more --config.fork=runs/mine --config.max_compute=4096` with the same flags
+  ([forks](allocation.md)).
 - Groups in which all rollouts earn the same teach nothing and cost no update. If `zero_variance_share` stays near 1,
-  take easier problems: `curate` ([curation](curation.md)) measures them.
+  take easier problems. [Curation](curation.md) measures and cuts them:
+
+```
+.venv/bin/python -m isocompute_jax.curate --model=runs/SmolLM2-135M-Instruct --problems=problems.jsonl --out=sets \
+  --reward=myreward:right --chat_template=on --max_prompt_tokens=96 --max_tokens=16 \
+  --sets= --set=solvable=0.06:0.9 --validation_size=40
+```
+
 - The rate, 3e-5 for 64 rollouts and scaled by the square root of the batch, was found on the problems above: at 1e-5
   the model learned a third as fast.
 

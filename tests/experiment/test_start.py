@@ -63,7 +63,7 @@ def test_a_run_without_held_out_problems_says_how_to_get_some(base_run, problems
     [
         ("model", "config.model is empty: give a Hugging Face directory, --config.model=DIRECTORY"),
         ("train_set", "config.train_set is empty: give a problem set, --config.train_set=FILE.jsonl (or .parquet)"),
-        ("reward", "mine.jsonl:1: task: missing; add the field, or name what grades all problems: --config.reward="),
+        ("reward", "mine.jsonl:1: task: missing; add the field, or name what grades all problems, such as numeric"),
     ],
 )  # fmt: skip
 def test_one_that_is_left_out_is_named(base_run, problems, tmp_path, left_out, message):
