@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -89,6 +90,9 @@ def test_a_run_says_what_was_settled_and_is_the_same_when_it_is_started_again(ba
     assert [found[name] for name in OLD] == [2, 3, 12, 3] and found["share"] == 0.25
     lines = run_files.read_lines(tmp_path / "run" / run_files.EVAL)
     assert sum(line["samples"] * line["problems"] for line in lines) == lines[-1]["evaluation_rollouts"] == 36
+    for line in lines:
+        [average] = [name for name in line if re.fullmatch(r"avg@\d+", name)]
+        assert f"C = {line['compute']}: {line['eval_set']} {average} {line[average]:.3f}" in caplog.text
     loop.train(config, tmp_path / "run")  # it is done
     other = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, samples=8))
     with pytest.raises(InputError, match=r"config\.evaluation\.samples: 2 there, 8 here"):

@@ -140,3 +140,15 @@ def test_the_line_about_pytorch_is_hidden_and_no_other(caplog):
 def test_transformers_still_says_it_so():
     source = pathlib.Path(transformers.__file__).read_text(encoding="utf-8")
     assert f'logger.warning_advice(\n        "{MISSING_PYTORCH} ' in source and "get_logger(__name__)" in source
+
+
+def test_who_reads_may_end_before_all_is_said(tmp_path):
+    """As `| head -1` does; what is not about printing goes on."""
+    program = "from isocompute_jax.records.printing import say\nfor _ in range(9999): say('x' * 99)\nopen('end', 'w')"
+    command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=tmp_path) as process:
+        assert process.stdout and process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0
+    assert (tmp_path / "end").exists()
