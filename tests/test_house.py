@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 67_800), ("isocompute_jax/fit", 16_250), ("tests", 56_250), ("benchmarks", 9_810)],
+    [("isocompute_jax", 67_850), ("isocompute_jax/fit", 16_250), ("tests", 56_250), ("benchmarks", 9_810)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar

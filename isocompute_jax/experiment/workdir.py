@@ -188,8 +188,8 @@ def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
     changed = differences(config.as_recorded(theirs), theirs)
     if changed:
         raise InputError(
-            f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir (there "
-            f"--config.fork={path} goes on from this one), or remove it to start anew"
+            f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "
+            f"or remove it to start anew; in another, --config.fork={path} goes on from it"
         )
 
 

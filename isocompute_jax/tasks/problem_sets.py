@@ -107,11 +107,11 @@ class ProblemFile:
 def _generated(source: str) -> Iterator[Problem]:
     seen: set[str] = set()
     for part in source.split(","):
-        make = next((make for prefix, make in GENERATED.items() if part.startswith(prefix)), None)
-        if make is None:
-            known = " or ".join(f"{prefix}..." for prefix in GENERATED)
+        prefix = part.partition(":")[0] + ":"
+        if prefix not in GENERATED:
+            known = " or ".join(GENERATED)
             raise InputError(f"{source}: {part!r} does not begin with {known}; only these are joined by commas")
-        for problem in make(part):
+        for problem in GENERATED[prefix](part):
             if problem.id in seen:
                 raise InputError(f"{source}: {problem.id!r} comes twice; name what makes it once")
             seen.add(problem.id)

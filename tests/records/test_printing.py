@@ -144,9 +144,9 @@ def test_transformers_still_says_it_so():
 
 def test_who_reads_may_end_before_all_is_said(tmp_path):
     """As `| head -1` does; what is not about printing goes on."""
-    program = "from isocompute_jax.records.printing import say\nfor _ in range(9999): say('x' * 99)\nopen('end', 'w')"
+    program = f"from isocompute_jax.records.printing import say\nfor _ in range(9999): say('x' * 99)\nopen({str(tmp_path / 'end')!r}, 'w')"
     command, pipe = [sys.executable, "-c", program], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=tmp_path) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
         assert process.stdout and process.stderr
         process.stdout.readline()
         process.stdout.close()
