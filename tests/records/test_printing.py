@@ -144,11 +144,13 @@ def test_transformers_still_says_it_so():
 
 def test_who_reads_may_end_before_all_is_said(tmp_path):
     """As `| head -1` does; what is not about printing goes on."""
-    program = f"from isocompute_jax.records.printing import say\nfor _ in range(9999): say('x' * 99)\nopen({str(tmp_path / 'end')!r}, 'w')"
+    end = tmp_path / "end"
+    loop = "from isocompute_jax.records.printing import say\nfor _ in range(9999): say('x' * 99)\n"
+    program = f"{loop}open({str(end)!r}, 'w')"
     command, pipe = [sys.executable, "-c", program], subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
         assert process.stdout and process.stderr
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b"" and process.wait() == 0
-    assert (tmp_path / "end").exists()
+    assert end.exists()
