@@ -182,7 +182,8 @@ def test_a_run_of_two_processes_continues_on_one(killed, run, undisturbed, tmp_p
     monkeypatch.setattr(checkpoints, "resume", watched)
     alone = dataclasses.replace(run, mesh=MeshConfig(), checkpoints=CheckpointsConfig(keep_every=1))
     loop.train(alone, workdir)
-    assert_restored(*restored[0], killed, undisturbed, last)
+    state, arrays = restored[0]
+    assert_restored(state, arrays, killed, undisturbed, last)
     ours, theirs = (gradient(path, last) for path in (workdir, undisturbed))
     assert any(np.any(array) for array in ours.values())
     for name, array in ours.items():
