@@ -94,9 +94,9 @@ def right(problem, completion):
   --config.reward=myreward:right
 ```
 
-8 rollouts of each of 8 problems, chat template on, C = 2,048: about five minutes, and the log says `validation avg@4`
-at each evaluation (`eval.jsonl` has more, `python -m isocompute_jax.watch --runs=runs` draws it). On 205
-problems that are not ours (which word is an opposite, which comes first in the alphabet, odd or even) it rose from
+8 rollouts of each of 8 problems, chat template on, C = 2,048: three and a half minutes on an AMD EPYC. The log says
+`validation avg@4` at each evaluation (`eval.jsonl` has more, `python -m isocompute_jax.watch --runs=runs` draws it). On
+205 problems that are not ours (which word is an opposite, which comes first in the alphabet, odd or even) it rose from
 0.06 to 0.63 on 50 held-out ones, in ten minutes beside another run on the same two cores.
 
 - `--show_prompts=3` prints the first prompts as the model reads them, chat template included, and trains nothing.
@@ -107,10 +107,10 @@ problems that are not ours (which word is an opposite, which comes first in the 
 - To go on, `--workdir=runs/more --config.fork=runs/mine --config.max_compute=4096` with the same flags
   ([forks](allocation.md)).
 - Groups in which all rollouts earn the same teach nothing and cost no update. If `zero_variance_share` stays near 1,
-  take easier problems. [Curation](curation.md) measures and cuts them:
+  take easier problems. [Curation](curation.md) measures them, and writes those to `curated/solvable/`:
 
 ```
-.venv/bin/python -m isocompute_jax.curate --model=runs/SmolLM2-135M-Instruct --problems=problems.jsonl --out=sets \
+.venv/bin/python -m isocompute_jax.curate --model=runs/SmolLM2-135M-Instruct --problems=problems.jsonl --out=curated \
   --reward=myreward:right --chat_template=on --max_prompt_tokens=96 --max_tokens=16 \
   --sets= --set=solvable=0.06:0.9 --validation_size=40
 ```

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from isocompute_jax.learner import TrainState
+from isocompute_jax.learner import TrainState, checkpoint
 from isocompute_jax.learner.checkpoint import Checkpointer, Mark, Retention, names
 from isocompute_jax.records import checksums
 from isocompute_jax.records.errors import InputError, RunError
@@ -97,8 +97,9 @@ def test_a_step_does_not_wait_and_may_overwrite_what_is_being_saved(held, tmp_pa
     assert restored(tmp_path) == 1
 
 
-def test_what_was_saved_can_be_donated(tmp_path):
+def test_what_was_saved_can_be_donated(tmp_path, monkeypatch):
     """Its memory is used again: a copy would be a second state."""
+    monkeypatch.setattr(checkpoint, "WAITED_S", 60.0)  # on a busy machine a small one takes its time too
     step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
     state = jax.block_until_ready(step(state_of(3)))
     with Checkpointer(tmp_path, state_of(0)) as checkpointer:

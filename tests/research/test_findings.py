@@ -14,6 +14,7 @@ from isocompute_jax.sweeps.record import LARGEST, curves_of, read_sweep
 from research import findings
 from research.findings import statistics
 from research.findings.chapter import Gallery
+from research.findings.closing import OF_ANOTHER_MODEL
 from research.findings.rising import analysed, course
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -228,7 +229,7 @@ def test_what_the_readme_says_of_other_seeds_and_of_the_whole():
     assert found is not None
     assert f"for either set of seeds {found.inside.sum()} of {found.known.sum()} measured rewards" in readme
     assert f"within an octave at {np.sum(np.abs(found.octaves) <= 1)} of {len(found.octaves)} budgets" in readme
-    paths = set(GALLERY.glob("*.parquet")) - {GALLERY / "llm.parquet"}  # of another model
+    paths = set(GALLERY.glob("*.parquet")) - {GALLERY / f"{OF_ANOTHER_MODEL}.parquet"}
     runs = sum(len(read_sweep(path).facts.runs) for path in paths)
     assert f"{runs} recorded runs say" in readme
     [score] = re.findall(r"Of thirteen findings (.*?)\. What", (ROOT / "docs/findings.md").read_text())

@@ -124,7 +124,7 @@ def test_text_is_cut_in_the_middle():
     assert len(quoted("a" * 10**6)) < refusals.MOST
 
 
-async def test_a_caller_that_sends_nothing_is_wait_before_donation(tmp_path, lines):
+async def test_a_caller_that_sends_nothing_is_let_go(tmp_path, lines):
     async with serving(Probe(), tmp_path, peer_timeout_s=0.2) as (_, client):
 
         async def nothing():
