@@ -101,10 +101,6 @@ gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR 
 gallery: $(RUNTIME) ## write findings.md, one_run.md, referee.md and llm.md of docs/, and their pictures, from gallery/, without training
 	$(RUN) -m isocompute_jax.gallery build $(ARGS)
 
-# Memory in large pages, where Linux gives them to who asks: an update of this model is up to a fifth faster. Those of
-# models whose widths are powers of two are slower so.
-study-llm: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-
 LLM_STUDY = -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM)$(SAMPLER:%=-%)
 
 study-llm: $(SMOLLM)/config.json $(if $(filter vllm,$(SAMPLER)),$(VLLM)) ## the playbook on a published language model, SmolLM2-135M (LLM=llm_record: more n and seeds, llm_smoke: minutes; SAMPLER=vllm)

@@ -74,6 +74,7 @@ SHOW_PROMPTS = flags.DEFINE_integer(
 
 def main() -> None:
     """Flags -> one call."""
+    from isocompute_jax.devices import keep_freed_memory
     from isocompute_jax.experiment.curation.curate import curate
     from isocompute_jax.experiment.curation.measure import naming_flags
     from isocompute_jax.experiment.inputs import show_prompts
@@ -93,6 +94,7 @@ def main() -> None:
             mixtures=dict(parse_mixture(text) for text in MIXTURE.value),
         )
         check_driver_for_jax()
+        keep_freed_memory()
         use_training_cache(COMPILE_CACHE.value)
         counts = curate(problems, out, source=source, config=config)
     for name, count in counts.items():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import importlib.util
 import os
 import pathlib
 
 import jax
+
+ACCELERATORS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "libtpu")
+"""Packages with which JAX may use more than the CPU."""
 
 
 def cut_cpu(size: int) -> None:
@@ -36,3 +41,22 @@ def multiplies_bfloat16() -> bool:
         return " amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:  # no Linux
         return False
+
+
+def keep_freed_memory() -> None:
+    """Where only CPUs are used, tells glibc to keep memory that is freed; to be called before JAX starts.
+
+    A program of XLA:CPU asks for its temporaries as one block, for every call. Given back to Linux, gigabytes of pages
+    were cleared again for every update (BENCHMARKS.md, "Beside TRL and tunix"). One arena, for others ask Linux for
+    what is large, whatever the threshold.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms not in ("", "cpu") or (not platforms and any(map(importlib.util.find_spec, ACCELERATORS))):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1)):
+            mallopt(option, value)
+
+
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # malloc.h

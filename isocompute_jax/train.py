@@ -99,6 +99,7 @@ def main() -> None:
     """Flags -> one call."""
     values = given()  # before what takes seconds to import
 
+    from isocompute_jax.devices import keep_freed_memory
     from isocompute_jax.distributed.environment import Cluster, find_place
     from isocompute_jax.distributed.start import joined
     from isocompute_jax.experiment.config import (
@@ -136,6 +137,7 @@ def main() -> None:
         if flags.FLAGS[flag].present:
             raise InputError(f"--{flag} goes with --dry_run")
     check_driver_for_jax()
+    keep_freed_memory()
     place = find_place(
         cluster=cast(Cluster, CLUSTER.value),
         coordinator=COORDINATOR.value,

@@ -1,5 +1,9 @@
 """Without accelerators, the cores are the devices of a mesh."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests import mains
@@ -30,3 +34,34 @@ def test_the_cpu_is_cut_unless_jax_has_started(before, size, found):
 def test_xla_flags_rule():
     program = PROGRAM.format(before="", size=3)
     assert local_devices("--xla_force_host_platform_device_count=2", program) == 2
+
+
+FREED = """
+import ctypes, threading
+from isocompute_jax import devices
+devices.keep_freed_memory()
+libc, size = ctypes.CDLL("libc.so.6"), 2**28
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def use():
+    block = libc.malloc(size)
+    libc.memset(block, 1, size)
+    libc.free(block)
+before = resident()
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+print((resident() - before) / size)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is told")
+@pytest.mark.parametrize(("platforms", "kept"), [("cpu", 1.0), ("cuda", 0.0)], ids=str)
+def test_memory_that_a_program_frees_is_kept_on_cpus_alone(platforms, kept):
+    environment = {**os.environ, "JAX_PLATFORMS": platforms}
+    run = subprocess.run([sys.executable, "-c", FREED], env=environment, capture_output=True, text=True, check=True)
+    assert float(run.stdout) == pytest.approx(kept, abs=0.1)
