@@ -128,26 +128,28 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
         yield functools.partial(parts.sampler.compile, requests)
     yield lowered(make_schedule(config.optimizer, size.rollouts), 0)
     reference = sharding.abstract(parts.reference_params) if config.loss.reads_reference else None
+    frozen = None if parts.frozen is None else sharding.abstract(parts.frozen)
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)
     credit = blank_credit(*((size.rollouts,) if config.block else (size.problems, size.group_size)))
     for blank in shape.blanks():
         tokens = placed(blank, mesh)
         if config.scores_first:
-            yield lowered(parts.programs.scorer, learner.params, tokens)
+            whole = learner.params if frozen is None else model.with_adapters(frozen, learner.params)
+            yield lowered(parts.programs.scorer, whole, tokens)
         if config.keeps_old_logprobs:  # which lie where the weights are
             old = jax.ShapeDtypeStruct(np.shape(blank.sampler_logprobs), np.float32, sharding=weights.sharding)
             tokens = placed(dataclasses.replace(blank, old_logprobs=old), mesh)
         yield lowered(
             parts.programs.train_step,
-            *(learner, tokens, credit, 0.0, reference, 0.0 if config.loss.entropy_target else None),
+            *(learner, tokens, credit, 0.0, reference, 0.0 if config.loss.entropy_target else None, frozen),
         )
     measured = noise.cell_shape(parts, size) if config.schedule.noise_every else None
     if measured is not None:
         problems, shape = measured
         for blank in shape.blanks():
             credit = blank_credit(problems, size.group_size // 2)
-            yield lowered(noise.programs_of(parts).gradient, learner.params, placed(blank, mesh), credit)
+            yield lowered(noise.programs_of(parts).gradient, learner.params, placed(blank, mesh), credit, frozen)
 
 
 def lowered(function: Any, *args: Any) -> Compile:

@@ -27,7 +27,7 @@ from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_i
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer, Retention
-from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.model import LoraConfig, ModelConfig, Params
 from isocompute_jax.records import run_files
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
@@ -59,6 +59,7 @@ class Parts:
     programs: Programs
     lay_outs: Callable[[BatchSize], LayOut]  # of batches of a size
     lay_out_probes: LayOut  # makes batches of what agreement checks sample.
+    frozen: Params | None  # weights that adapters belong to; None where all are trained.
     reference_params: Params | None  # of the KL term; None without it.
     sampler: Sampler
     grading: Grades
@@ -68,6 +69,11 @@ class Parts:
     trackers: Trackers
     # what the size of each group is a multiple of where groups of a step may be of unequal size; else None.
     block: int | None = None
+
+    def weights(self, state: LoopState) -> Params:
+        """What is computed with: the state's parameters, or the frozen weights with its adapters."""
+        trained = state.learner.params
+        return trained if self.frozen is None else model.with_adapters(self.frozen, trained)
 
     def score(self, params: Params, tokens: Batch, *, as_sampled: bool = False) -> jax.Array:
         """Log-probabilities of the tokens of a batch, at the temperature that is trained.
@@ -88,7 +94,7 @@ class Parts:
         """Gives the sampler the current weights unless it has them; every process lays down its share of them."""
         if state.served == state.step:
             return state
-        self.team.everywhere(lambda: self.sampler.update_weights(state.learner.params, version=state.step))
+        self.team.everywhere(lambda: self.sampler.update_weights(self.weights(state), version=state.step))
         return dataclasses.replace(state, served=state.step)
 
 
@@ -140,18 +146,20 @@ def build(
       RunError: another learner of this run is alive.
     """
     team, programs = team or alone(), programs_of(config, inputs)
-    placed = None if programs.shardings is None else programs.shardings.params
-    params = model.load_params(config.model, inputs.model_config, shardings=placed)
-    first = learner.init_state(params, programs.optimizer, programs.shardings)
+    shape, mesh, lora = inputs.model_config, inputs.mesh, config.adapters
+    placed = None if mesh is None else model.param_shardings(shape, mesh)
+    params = model.load_params(config.model, shape, shardings=placed)
+    trained = params if lora is None else first_adapters(config, shape, params, programs.shardings)
+    first = learner.init_state(trained, programs.optimizer, programs.shardings)
     retention = Retention(keep_last=config.checkpoints.keep_last, keep_best=config.checkpoints.keep_best)
     checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first, retention=retention, decide=team.broadcast)
     sampler = make_sampler(
         config,
-        inputs.model_config,
-        first.params,
+        shape,
+        first.params if lora is None else model.with_adapters(params, first.params),
         workdir=path,
         tokenizer=inputs.tokenizer,
-        mesh=inputs.mesh,
+        mesh=mesh,
         interrupted=interrupted,
         team=team,
     )
@@ -164,6 +172,7 @@ def build(
         programs=programs,
         lay_outs=functools.cache(functools.partial(lay_out_of_size, config, inputs)),
         lay_out_probes=lay_out_of_probes(config, inputs),
+        frozen=None if lora is None else params,
         reference_params=params if config.loss.kl_coef else None,
         sampler=sampler,
         grading=graders,
@@ -180,6 +189,15 @@ def build(
         entropy_coef=config.loss.entropy_coef,
         controller=Controller(config.group_size, config.schedule.largest) if config.schedule.kind == "auto" else None,
     )
+
+
+def first_adapters(config: RunConfig, shape: ModelConfig, params: Params, shardings: TrainState | None) -> Params:
+    """Those that training begins with, from a PEFT directory or new ones."""
+    lora = config.lora
+    if not lora.start:
+        return model.init_adapters(shape, lora, jax.random.key(config.seed))
+    placed, base = None if shardings is None else shardings.params, model.fingerprint(params)
+    return model.load_adapter(lora.start, shape, lora, base_fingerprint=base, shardings=placed)
 
 
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
@@ -213,13 +231,17 @@ def lay_out_of_size(config: RunConfig, inputs: Inputs, size: BatchSize) -> LayOu
 
 
 def made_of(
-    model_config: ModelConfig, loss: LossConfig, optimizer: OptimizerConfig, mesh: Mesh | None
+    model_config: ModelConfig,
+    loss: LossConfig,
+    optimizer: OptimizerConfig,
+    mesh: Mesh | None,
+    lora: LoraConfig | None,
 ) -> tuple[optax.GradientTransformation, TrainState | None, Callable[[float], Score]]:
     """What the programs of a run are made of: the optimizer, where the state lives, temperature -> score function."""
     transformation = learner.make_optimizer(optimizer)
     shardings = None
     if mesh is not None:
-        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments)
+        shardings = learner.state_shardings(model_config, mesh, transformation, moments=optimizer.moments, lora=lora)
 
     def score_at(temperature: float) -> Score:
         return learner.make_score(
@@ -250,6 +272,7 @@ def programs_of(config: RunConfig, inputs: Inputs) -> Programs:
         config.loss,
         config.optimizer,
         inputs.mesh,
+        config.adapters,
         temperature=config.temperature,
         sampling_temperature=config.sampling.temperature,
     )
@@ -261,6 +284,7 @@ def make_programs(
     loss: LossConfig,
     optimizer: OptimizerConfig,
     mesh: Mesh | None,
+    lora: LoraConfig | None = None,
     *,
     temperature: float,
     sampling_temperature: float | None = None,
@@ -269,7 +293,7 @@ def make_programs(
 
     `sampling_temperature` is the learner's unless given.
     """
-    transformation, shardings, score_at = made_of(model_config, loss, optimizer, mesh)
+    transformation, shardings, score_at = made_of(model_config, loss, optimizer, mesh, lora)
     score = score_at(temperature)
     scorer = learner.make_scorer(score, mesh=mesh)
     apart = sampling_temperature not in (None, temperature)

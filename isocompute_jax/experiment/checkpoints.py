@@ -178,8 +178,12 @@ def export(parts: Parts, state: LoopState, path: pathlib.Path) -> None:
     check_finite(parts, state)
     shape = parts.inputs.model_config
     parts.team.arrive()
-    params, tokenizer = state.learner.params, parts.config.model
-    model.save_checkpoint(path, shape, params, tokenizer_from=tokenizer, dtype=shape.dtype, writes=parts.team.leads)
+    params, base, lora = model.merged(parts.weights(state)), parts.config.model, parts.config.adapters
+    model.save_checkpoint(path, shape, params, tokenizer_from=base, dtype=shape.dtype, writes=parts.team.leads)
+    if lora is not None and parts.frozen is not None:
+        adapter, mark = path.with_name(f"{path.name}-adapter"), model.fingerprint(parts.frozen)
+        trained, writes = state.learner.params, parts.team.leads
+        model.save_adapter(adapter, shape, lora, trained, base=base, base_fingerprint=mark, writes=writes)
     parts.team.follow()
 
 

@@ -140,7 +140,7 @@ def check_agreement(parts: Parts, state: LoopState, *, logged: bool = True) -> L
     groups = parts.team.broadcast(lambda: sample(parts.sampler, requests, lane=AGREEMENT, version=state.step))
     found = compare(
         groups,
-        lambda tokens: sharding.to_host(parts.score(state.learner.params, tokens, as_sampled=True)),
+        lambda tokens: sharding.to_host(parts.score(parts.weights(state), tokens, as_sampled=True)),
         parts.lay_out_probes,
     )
     rollouts, tokens = sum(len(group.completions) for group in groups), sum(group.num_tokens for group in groups)

@@ -59,6 +59,9 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     # Its config.json first: where that is broken, transformers refuses the tokenizer too.
     model_config = model_config_of(config)
     check_length(config, model_config)
+    if config.adapters is not None:
+        with fields_called("config.lora."):
+            model.adapter_specs(model_config, config.adapters)
     tokenizer = load_tokenizer(config.model)
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)

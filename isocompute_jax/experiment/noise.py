@@ -74,7 +74,7 @@ def noise_columns(parts: Parts, state: TrainState, groups: Sequence[RolloutGroup
         kept = np.any(credit.advantages != 0, axis=1)  # the gradient of the others is zero
         tokens = shape.lay_out([halves[side][index] for index in cell], kept=kept, own=own)
         credit = credit.padded(max(map(len, cells)))
-        return programs.gradient(state.params, learner.place_batch(tokens, mesh), credit)
+        return programs.gradient(state.params, learner.place_batch(tokens, mesh), credit, parts.frozen)
 
     programs = programs_of(parts)
     parts.team.arrive()
@@ -121,7 +121,7 @@ def programs_of(parts: Parts) -> NoisePrograms:
     """What the noise of a run is measured with."""
     config, inputs = parts.config, parts.inputs
     return make_programs(
-        inputs.model_config, config.loss, config.optimizer, inputs.mesh, temperature=config.temperature
+        inputs.model_config, config.loss, config.optimizer, inputs.mesh, config.adapters, temperature=config.temperature
     )
 
 
@@ -131,11 +131,12 @@ def make_programs(
     loss: LossConfig,
     optimizer: OptimizerConfig,
     mesh: Mesh | None,
+    lora: LoraConfig | None,
     *,
     temperature: float,
 ) -> NoisePrograms:
     """As `build.make_programs`, whose arguments these are."""
-    _, shardings, score_at = made_of(model_config, loss, optimizer, mesh)
+    _, shardings, score_at = made_of(model_config, loss, optimizer, mesh, lora)
     return NoisePrograms(
         noise.make_zeros(shardings),
         noise.make_gradient(score_at(temperature), loss, shardings=shardings),

@@ -84,6 +84,7 @@ def _of_service(
         in_flight=in_flight(config),
         start=team.broadcast(lambda: secrets.token_hex(16)),
         team=team,
+        lora=config.lora if config.lora.rank and config.lora.served else None,
     )
     if not team.leads:
         return ShareSender(sender)

@@ -94,7 +94,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     first = [lay_out(groups, part) for part in dealt[0]]
     old, began = [], time.perf_counter()
     if config.scores_first:
-        old = [parts.score(state.learner.params, tokens) for tokens in first]
+        old = [parts.score(parts.weights(state), tokens) for tokens in first]
     if config.loss.in_reward:
         distance, metrics = reward_penalties(parts, first, old, there)
         penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
@@ -205,9 +205,10 @@ def make_updates(
     parts.team.arrive()
     mesh, found = parts.inputs.mesh, []
     reference = parts.reference_params if parts.config.loss.reads_reference else None
+    weights = reference, entropy_coef, parts.frozen
     for tokens, credit in batch.updates:
         placed = learner.place_batch(tokens, mesh)
-        state, metrics = parts.programs.train_step(state, placed, credit, learning_rate, reference, entropy_coef)
+        state, metrics = parts.programs.train_step(state, placed, credit, learning_rate, *weights)
         found.append(metrics)
     lines = [
         {name: value.item() for name, value in metrics.items()} | tokens.metrics(sharding.shards(mesh, tokens.axes[0]))

@@ -347,8 +347,13 @@ def export_checkpoint(
         and not (out / "model.safetensors.index.json").exists()
     ):
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
-    masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
-    params = checkpoint.read_params(path, masters)
+    lora = model.LoraConfig(**config.get("lora", {}))
+    if lora.rank:
+        adapters = checkpoint.read_params(path, model.abstract_adapters(shape, lora))
+        params = model.merged(model.with_adapters(model.load_params(source, shape), adapters))
+    else:
+        masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
+        params = checkpoint.read_params(path, masters)
     model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
     return out
 

@@ -48,10 +48,10 @@ from isocompute_jax.learner.batches import Batch
 from isocompute_jax.learner.credit import Credit, CreditConfig
 from isocompute_jax.learner.objective import LossConfig, Params, Score, make_loss
 from isocompute_jax.learner.state import OptimizerConfig, TrainState, brought_to_device
-from isocompute_jax.learner.step import COMPILER_OPTIONS, accumulate_gradients
+from isocompute_jax.learner.step import COMPILER_OPTIONS, accumulate_gradients, of_trained
 from isocompute_jax.records.rollout import RolloutGroup
 
-HalfGradient = Callable[[Params, Batch, Credit], Params]
+HalfGradient = Callable[..., Params]
 AddCell = Callable[[Params, Any, Params, Params], tuple[Params, Float[Array, "2 4"]]]
 METRICS = ("", "adam_")
 """What the names of estimates begin with: as they are, and in Adam's metric."""
@@ -111,14 +111,15 @@ def cells_of(problems: int, most: int, seed: Sequence[int]) -> list[Int[np.ndarr
 
 
 def make_gradient(score: Score, loss: LossConfig, *, shardings: TrainState | None = None) -> HalfGradient:
-    """Compiles `gradient(params, tokens, credited)`, one program for all cells of a shape.
+    """Compiles `gradient(params, tokens, credited, frozen=None)`, one program for all cells of a shape.
 
     The policy-gradient term alone is looked at: no KL, no entropy.
     """
     policy = dataclasses.replace(loss, kl_coef=0.0, entropy_coef=0.0, entropy_target=0.0)
 
-    def gradient(params: Params, tokens: Batch, credited: Credit) -> Params:
-        return accumulate_gradients(make_loss(score, policy, credited, None), params, tokens, shardings)[0]
+    def gradient(params: Params, tokens: Batch, credited: Credit, frozen: Params | None = None) -> Params:
+        loss = of_trained(make_loss(score, policy, credited, None), frozen)
+        return accumulate_gradients(loss, params, tokens, shardings)[0]
 
     return _compiled(gradient, shardings, None if shardings is None else shardings.params)
 

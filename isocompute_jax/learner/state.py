@@ -14,7 +14,14 @@ from jaxtyping import Array, Float
 
 from isocompute_jax import sharding
 from isocompute_jax.learner.objective import LossConfig, Params
-from isocompute_jax.model import ModelConfig, abstract_params, param_shardings
+from isocompute_jax.model import (
+    LoraConfig,
+    ModelConfig,
+    abstract_adapters,
+    abstract_params,
+    adapter_shardings,
+    param_shardings,
+)
 from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 
@@ -56,7 +63,7 @@ class OptimizerConfig:
 
 @flax.struct.dataclass
 class TrainState:
-    """Step counter ([] int32, steps taken), parameters and optimizer state.
+    """Step counter ([] int32, steps taken), parameters that are trained, adapters or all, and optimizer state.
 
     The same tree holds shapes (`jax.ShapeDtypeStruct`) or shardings in place of arrays where those are asked for.
     """
@@ -117,11 +124,21 @@ def init_state(
 
 
 def state_shardings(
-    config: ModelConfig, mesh: Mesh, optimizer: optax.GradientTransformation, *, moments: Moments = "float32"
+    config: ModelConfig,
+    mesh: Mesh,
+    optimizer: optax.GradientTransformation,
+    *,
+    moments: Moments = "float32",
+    lora: LoraConfig | None = None,
 ) -> TrainState:
-    """Where each part of our model's state lives: optimizer moments are sharded like their parameters."""
-    params = abstract_params(config, config.float_dtype)
-    shardings = param_shardings(config, mesh)
+    """Where each part of our model's state lives: optimizer moments are sharded like their parameters.
+
+    With `lora` the parameters are adapters.
+    """
+    if lora is None:
+        params, shardings = abstract_params(config, config.float_dtype), param_shardings(config, mesh)
+    else:
+        params, shardings = abstract_adapters(config, lora), adapter_shardings(config, lora, mesh)
     of_moments = in_host_memory(shardings) if moments == "host" else shardings
     opt_state = sharding.like_params(mesh, jax.eval_shape(optimizer.init, params), params, of_moments)
     return TrainState(sharding.replicated(mesh), shardings, opt_state)

@@ -16,6 +16,7 @@ from isocompute_jax.learner.batches import Batch, microbatch_of
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.objective import Loss, LossConfig, Metrics, Params, Score, finish_metrics, make_loss, merge
 from isocompute_jax.learner.state import TrainState, brought_to_device
+from isocompute_jax.model import with_adapters
 
 COMPILER_OPTIONS: dict[str, dict[str, Any]] = {
     # It has cuBLAS write a projection right into the stack of what layers keep, and where the layer itself needs that
@@ -37,6 +38,7 @@ class TrainStep(Protocol):
         learning_rate: float | Float[Array, ""] | None = None,
         reference_params: Params | None = None,
         entropy_coef: float | Float[Array, ""] | None = None,
+        frozen: Params | None = None,
     ) -> tuple[TrainState, Metrics]:
         """The state after the update, and float32 scalars."""
         ...
@@ -50,12 +52,13 @@ def make_train_step(
     shardings: TrainState | None = None,
     donate: bool = False,
 ) -> TrainStep:
-    """Compiles `train_step(state, tokens, credited, learning_rate=None, reference_params=None, entropy_coef=None)`.
+    """Compiles the step: `train_step(state, tokens, credited, learning_rate=None, ...)`, see `TrainStep`.
 
     The step returns the new state and a dict of float32 scalars. Micro-batches are summed, never averaged: weights
     hold the denominators of the whole batch. When no rollout takes part (every group had zero variance), parameters
     and optimizer state, moments included, stay as they are, and the step still counts. An `entropy_coef` that is given
-    stands in for the config's. It is compiled with options of its own (`COMPILER_OPTIONS`), which JAX allows of the
+    stands in for the config's. With `frozen` weights the state's parameters are adapters to them (`model.lora`), and
+    the score sees both. It is compiled with options of its own (`COMPILER_OPTIONS`), which JAX allows of the
     outermost program alone: on GPUs no other jitted function can call it.
 
     Args:
@@ -76,8 +79,9 @@ def make_train_step(
         learning_rate: Float[Array, ""] | None = None,
         reference_params: Params | None = None,
         entropy_coef: Float[Array, ""] | None = None,
+        frozen: Params | None = None,
     ) -> tuple[TrainState, Metrics]:
-        loss = make_loss(score, loss_config, credited, reference_params, entropy_coef)
+        loss = of_trained(make_loss(score, loss_config, credited, reference_params, entropy_coef), frozen)
         gradients, metrics = accumulate_gradients(loss, state.params, tokens, shardings)
         old = state.opt_state if shardings is None else brought_to_device(state.opt_state, shardings.opt_state)
 
@@ -111,6 +115,13 @@ def _branch(stepped: Array, updated: Updated, kept: tuple[Params, Any]) -> tuple
 
 def _select(stepped: Array, updated: Updated, kept: tuple[Params, Any]) -> tuple[Params, Any]:
     return jax.tree.map(lambda new, old: jnp.where(stepped, new, old), updated(), kept)
+
+
+def of_trained(loss: Loss, frozen: Params | None) -> Loss:
+    """A loss of weights as one of adapters to frozen ones; itself where there are none."""
+    if frozen is None:
+        return loss
+    return lambda adapters, batch: loss(with_adapters(frozen, adapters), batch)
 
 
 def accumulate_gradients(

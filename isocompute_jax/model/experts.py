@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.grouped_product import GroupedKernel, grouped_kernel, grouped_product
+from isocompute_jax.model.grouped_product import TILE, GroupedKernel, grouped_kernel, grouped_product
+from isocompute_jax.model.lora import Weight, frozen, map_weight, through
 from isocompute_jax.model.params import Axes, Params
 
 UNKNOWN = -1
@@ -82,7 +83,7 @@ def experts(
 
     Args:
       config: model shape.
-      layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D].
+      layer: router [D, E], w_gate and w_up [E, D, F], w_down [E, F, D], adapted or not.
       x: tokens.
       replay: see `route`.
       axes: logical axes of the first dimensions of x; the expert axis is among those of the very first.
@@ -90,7 +91,7 @@ def experts(
     """
     weights = tuple(layer[name] for name in ("w_gate", "w_up", "w_down"))
     if mesh is None:
-        kernel = grouped_kernel(jax.local_devices()[0], x.dtype, weights[0].shape[1:])
+        kernel = grouped_kernel(jax.local_devices()[0], x.dtype, frozen(weights[0]).shape[1:])
         mixing, routed = route(config, layer["router"], x, replay)
         weigh = config.sigmoid_routing
         return _mixed(weights, x, routed.experts, mixing, first=0, kernel=kernel, weigh_input=weigh), routed
@@ -100,14 +101,14 @@ def experts(
 def _on_mesh(
     config: ModelConfig,
     router: Array,
-    weights: tuple[Array, ...],
+    weights: tuple[Weight, ...],
     x: Array,
     replay: Array | None,
     axes: Axes,
     mesh: Mesh,
 ) -> tuple[Array, Routed]:
     """`experts` in a `shard_map`: what one device does, and where its arrays lie."""
-    (number, embed, width), spec = weights[0].shape, functools.partial(sharding.partition_spec, mesh)
+    (number, embed, width), spec = frozen(weights[0]).shape, functools.partial(sharding.partition_spec, mesh)
     batch, owners, whole, hidden = (
         sharding.mesh_axes(mesh, size, axis)
         for size, axis in ((x.shape[0], axes[0]), (number, "experts"), (embed, "embed"), (width, "mlp"))
@@ -115,29 +116,32 @@ def _on_mesh(
     ring = owners if batch else ()
     added = (*(() if batch else owners), *hidden)
     here = width // math.prod(mesh.shape[name] for name in hidden)
+    up, down = (("experts", "embed"), ("experts", "mlp")), (("experts", "mlp"), ("experts", "embed"))
     kernel = grouped_kernel(mesh.devices.flat[0], x.dtype, (embed, here))
 
-    def gathered(w: Array, dim: int) -> Array:
-        """Whole along `dim`; its gradient is summed and scattered again."""
-        return jax.lax.all_gather(w, whole, axis=dim, tiled=True) if whole else w
+    def gathered(w: Array, axes: Axes) -> Array:
+        """Whole along `embed`; its gradient is summed and scattered again."""
+        return jax.lax.all_gather(w, whole, axis=axes.index("embed"), tiled=True) if whole and "embed" in axes else w
 
-    def local(router: Array, weights: tuple[Array, ...], x: Array, replay: Array | None) -> tuple[Array, Routed]:
-        router = gathered(router, 0)
-        weights = tuple(gathered(w, dim) for w, dim in zip(weights, (1, 1, 2), strict=True))
-        first = jax.lax.axis_index(owners) * weights[0].shape[0] if owners else 0
+    def local(router: Array, weights: tuple[Weight, ...], x: Array, replay: Array | None) -> tuple[Array, Routed]:
+        router = gathered(router, ("embed", None))
+        weights = tuple(map_weight(gathered, w, *where) for w, where in zip(weights, (up, up, down), strict=True))
+        first = jax.lax.axis_index(owners) * frozen(weights[0]).shape[0] if owners else 0
         mixing, routed = route(config, router, x, replay)
         mix = functools.partial(_mixed, weights, first=first, kernel=kernel, weigh_input=config.sigmoid_routing)
         out = _round_the_ring(mix, ring, x, routed.experts, mixing) if ring else mix(x, routed.experts, mixing)
         return out[None], routed
 
-    up, down = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
     rows = spec(x.shape[: len(axes)], axes)
     parts, routed = jax.shard_map(
         local,
         mesh=mesh,
         in_specs=(
             spec(router.shape, ("embed", None)),
-            tuple(spec(w.shape, axes) for w, axes in zip(weights, (up, up, down), strict=True)),
+            tuple(
+                map_weight(lambda x, axes: spec(x.shape, axes), w, *where)
+                for w, where in zip(weights, (up, up, down), strict=True)
+            ),
             rows,
             rows,
         ),
@@ -172,7 +176,7 @@ def _round_the_ring(mix: Callable[..., Array], ring: tuple[str, ...], *tokens: A
 
 
 def _mixed(
-    weights: tuple[Array, ...],
+    weights: tuple[Weight, ...],
     x: Float[Array, "... D"],
     experts: Int[Array, "... A"],
     mixing: Float[Array, "... A"],
@@ -186,7 +190,7 @@ def _mixed(
     With `weigh_input` the plain sum of what they make of the weighted token.
     """
     w_gate, w_up, w_down = weights
-    here, active, d = w_gate.shape[0], experts.shape[-1], x.shape[-1]
+    here, active, d = frozen(w_gate).shape[0], experts.shape[-1], x.shape[-1]
     tokens = x.reshape(math.prod(x.shape[:-1]), d)
     count = len(tokens)
     own = (experts >= first) & (experts < first + here)
@@ -199,8 +203,13 @@ def _mixed(
     sorted_tokens = copies(tokens, order, back, active)
     if weigh_input:
         sorted_tokens *= permuted(mixing.reshape(count * active, 1), order, back)
-    gate, up = (grouped_product(sorted_tokens, w, sizes, kernel) for w in (w_gate, w_up))
-    out = grouped_product(jax.nn.silu(gate) * up, w_down, sizes, kernel)
+
+    def product(x: Array, w: Array) -> Array:
+        # Adapters are too narrow for kernels of whole tiles.
+        return grouped_product(x, w, sizes, "blocks" if any(size % TILE for size in w.shape[1:]) else kernel)
+
+    gate, up = (through(product, sorted_tokens, w, product) for w in (w_gate, w_up))
+    out = through(product, jax.nn.silu(gate) * up, w_down, product)
     out = permuted(out, back, order).reshape(count, active, d)
     if weigh_input:
         return jnp.sum(out, axis=1).reshape(x.shape)

@@ -130,7 +130,7 @@ def write_checkpoint(
         for path in temporary.iterdir():
             path.chmod(0o644)  # safetensors are written for their owner alone
         temporary.chmod(0o755)
-        _replace(temporary, directory)
+        replace_directory(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -158,7 +158,7 @@ def _token_ids(source: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:
+def replace_directory(new: pathlib.Path, directory: pathlib.Path) -> None:
     """Puts `new` in place of `directory`. The old one is moved aside first and deleted last: nothing is ever lost."""
     if not directory.exists():
         new.rename(directory)

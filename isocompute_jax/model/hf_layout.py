@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.params import Params, ParamSpec, map_specs, spec_leaves
+from isocompute_jax.model.params import Params, ParamSpec, map_specs, map_table, param_specs, spec_leaves
 from isocompute_jax.records.tensors import Box
 
 Tensor = TypeVar("Tensor", np.ndarray, jax.Array)
@@ -54,19 +54,20 @@ def _with_halves(value: Tensor, rows: int, columns: int) -> Tensor:
 
 def hf_tensor_shapes(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor, in the order of `hf_tensors`; all are in `config.dtype`."""
-    return [(name, spec.hf_whole_shape) for spec, _ in joined_tensors(config) for name in spec.hf_names]
+    return [(name, spec.hf_whole_shape) for spec, _ in joined_tensors(spec_leaves(config)) for name in spec.hf_names]
 
 
-def joined_tensors(config: ModelConfig) -> list[tuple[ParamSpec, list[int]]]:
+def joined_tensors(specs: Sequence[ParamSpec]) -> list[tuple[ParamSpec, list[int]]]:
     """The parameters that tensors begin with, and the indices of all those that they join, among the leaves."""
-    specs = spec_leaves(config)
     joined: dict[str, list[int]] = {}
     for index, spec in enumerate(specs):
         joined.setdefault(spec.hf_name, []).append(index)
     return [(specs[indices[0]], sorted(indices, key=lambda i: specs[i].part)) for indices in joined.values()]
 
 
-def hf_tensors(config: ModelConfig, params: Params, *, dtype: Any = None) -> Iterator[tuple[str, np.ndarray]]:
+def hf_tensors(
+    config: ModelConfig, params: Params, *, dtype: Any = None, table: Any = None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Every tensor under its Hugging Face name, as C-contiguous host arrays, one at a time.
 
     Parameters are cast, and gathered where several processes hold parts of them, one layer after the other: beyond
@@ -76,10 +77,11 @@ def hf_tensors(config: ModelConfig, params: Params, *, dtype: Any = None) -> Ite
       config: model shape.
       params: parameters, on the host, on one device or sharded over a mesh.
       dtype: of the tensors; None for that of each parameter.
+      table: of the parameters' specs; None for the model's.
     """
-    specs, leaves = spec_leaves(config), jax.tree.leaves(params)
+    specs, leaves = spec_leaves(table or config), jax.tree.leaves(params)
     most = layer_size(config) // 4  # of a table: what comes of a gather is copied once more
-    for spec, joined in joined_tensors(config):
+    for spec, joined in joined_tensors(specs):
         for layer in range(spec.shape[0]) if spec.lead else [None]:
             parts = [(specs[i], sharding.part_to_host(leaves[i], layer, dtype=dtype, most=most)) for i in joined]
             lead = () if layer is None else (layer,)
@@ -97,7 +99,14 @@ def layer_size(config: ModelConfig) -> int:
 Index = tuple[slice, ...]
 
 
-def params_from_tensors(config: ModelConfig, read: Callable[[str, Index], np.ndarray], *, shardings: Params) -> Params:
+def params_from_tensors(
+    config: ModelConfig,
+    read: Callable[[str, Index], np.ndarray],
+    *,
+    shardings: Params,
+    table: Any = None,
+    dtype: Any = None,
+) -> Params:
     """The parameters made of tensors in Hugging Face layout, in `config.dtype`: each device's part, read for it.
 
     Args:
@@ -105,8 +114,10 @@ def params_from_tensors(config: ModelConfig, read: Callable[[str, Index], np.nda
       read: (a name of `hf_tensor_shapes`, which part of it) -> that part. It may be a view of memory that goes away:
         it is copied.
       shardings: where each parameter goes.
+      table: of their specs; None for the model's.
+      dtype: None for the model's.
     """
-    dtype = jnp.dtype(config.dtype)
+    dtype = jnp.dtype(dtype or config.dtype)
 
     def build(spec: ParamSpec, sharding: Any) -> jax.Array:
         @functools.lru_cache(maxsize=1)  # devices that hold the same part follow each other
@@ -126,7 +137,7 @@ def params_from_tensors(config: ModelConfig, read: Callable[[str, Index], np.nda
 
         return jax.make_array_from_callback(spec.shape, sharding, callback)
 
-    return map_specs(build, config, shardings)
+    return map_table(build, table or param_specs(config), shardings)
 
 
 def _hf_index(spec: ParamSpec, bounds: Sequence[tuple[int, int]]) -> Index:
@@ -152,7 +163,9 @@ def to_hf_layout(config: ModelConfig, params: Params) -> Params:
     return map_specs(functools.partial(_on_devices, config.dtype), config, params)
 
 
-def hf_boxes(config: ModelConfig, params: Params) -> Iterator[tuple[Box, np.ndarray]]:
+def hf_boxes(
+    config: ModelConfig, params: Params, *, table: Any = None, dtype: str | None = None
+) -> Iterator[tuple[Box, np.ndarray]]:
     """This process's share of every tensor; the shares of all processes hold every number exactly once.
 
     One parameter is laid out ahead of the one that is read, so that devices need room for two more, not for the
@@ -161,13 +174,15 @@ def hf_boxes(config: ModelConfig, params: Params) -> Iterator[tuple[Box, np.ndar
     Args:
       config: model shape.
       params: parameters, on one device or sharded over a mesh; not to be donated before the iterator has ended.
+      table: of their specs; None for the model's.
+      dtype: None for the model's.
 
     Yields:
-      a box and its numbers, C-contiguous, in `config.dtype`; they may share memory with `params`.
+      a box and its numbers, C-contiguous, in `dtype`; they may share memory with `params`.
     """
     ahead: tuple[ParamSpec, jax.Array] | None = None
-    for spec, value in zip(spec_leaves(config), jax.tree.leaves(params), strict=True):
-        laid_out = _on_devices(config.dtype, spec, value)
+    for spec, value in zip(spec_leaves(table or config), jax.tree.leaves(params), strict=True):
+        laid_out = _on_devices(dtype or config.dtype, spec, value)
         for shard in _own_shards(laid_out):
             shard.data.copy_to_host_async()
         if ahead is not None:

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.hf_layout import joined_tensors, to_hf_layout
-from isocompute_jax.model.params import Params, ParamSpec
+from isocompute_jax.model.params import Params, ParamSpec, spec_leaves
 from isocompute_jax.records.tensors import TensorSpec
 
 BUCKET_BYTES = 256 << 20
@@ -37,7 +37,7 @@ class Bucket:
 def buckets(config: ModelConfig) -> tuple[Bucket, ...]:
     """All tensors of a model: those beside the layers, then layer by layer."""
     beside, stacked = [], []
-    for spec, leaves in joined_tensors(config):
+    for spec, leaves in joined_tensors(spec_leaves(config)):
         (stacked if spec.lead else beside).append((spec, tuple(leaves)))
     found: list[Bucket] = []
     for each in beside:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig, RopeScaling
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
+from isocompute_jax.model.lora import Adapted, Weight, through
 
 
 class Keys(NamedTuple):
@@ -186,13 +187,23 @@ def _weight_gradient(x: Float[Array, "... D"], to_out: Float[Array, "... E"]) ->
     return jax.lax.platform_dependent(gradient, cpu=jax.lax.optimization_barrier, default=lambda x: x).T
 
 
-@jax.custom_vjp
-def swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
-    """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202).
+def swiglu(x: Float[Array, "... D"], w_gate: Weight, w_up: Weight, w_down: Weight) -> Float[Array, "... D"]:
+    """(silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
+    weights = w_gate, w_up, w_down
+    if not any(isinstance(w, Adapted) for w in weights):
+        plain: Any = _swiglu
+        return plain(x, *weights)
+    gate, up = (through(jnp.matmul, x, w) for w in (w_gate, w_up))
+    return through(jnp.matmul, jax.nn.silu(gate) * up, w_down)
 
-    The gradient is written out for its order of operands. A weight's gradient sums over tokens, for which XLA
-    transposes the left one; derived, that is the wide one, and XLA:CPU fuses the transposition with the arithmetic that
-    makes it, strided, which takes longer than the products (BENCHMARKS.md, "Beside TRL and tunix").
+
+@jax.custom_vjp
+def _swiglu(x: Float[Array, "... D"], w_gate: Array, w_up: Array, w_down: Array) -> Float[Array, "... D"]:
+    """The gradient is written out for its order of operands.
+
+    A weight's gradient sums over tokens, for which XLA transposes the left one; derived, that is the wide one, and
+    XLA:CPU fuses the transposition with the arithmetic that makes it, strided, which takes longer than the products
+    (BENCHMARKS.md, "Beside TRL and tunix").
     """
     return _swiglu_forward(x, w_gate, w_up, w_down)[0]
 
@@ -214,7 +225,7 @@ def _swiglu_backward(saved: tuple[Array, ...], to_out: Array) -> tuple[Array, Ar
     return to_x, _over_tokens(x, to_gate), _over_tokens(x, to_up), _weight_gradient(silu * up, to_out)
 
 
-swiglu.defvjp(_swiglu_forward, _swiglu_backward)
+_swiglu.defvjp(_swiglu_forward, _swiglu_backward)
 
 
 def causal_mask(valid: Bool[Array, "P G T"]) -> Bool[Array, "P G T T"]:

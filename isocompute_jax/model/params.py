@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 
-Init = Literal["zeros", "ones", "normal"]
+Init = Literal["zeros", "ones", "normal", "uniform"]
 Axes = tuple[str | None, ...]
 Joined = tuple[tuple[int, ...], ...]
 """Dimensions of ours that each dimension of a Hugging Face tensor joins; see `ParamSpec.hf_dims`."""
@@ -30,7 +30,8 @@ class ParamSpec:
 
     shape: tuple[int, ...]  # shape, the leading L of layer parameters included
     axes: tuple[str | None, ...]  # logical axis of each dimension (see `sharding.RULES`)
-    init: Init  # `zeros`, `ones`, or `normal` (standard deviation 0.02, as Qwen2)
+    # `zeros`, `ones`, `normal` (standard deviation 0.02, as Qwen2), or `uniform` within 1 / sqrt(inputs) (as PEFT)
+    init: Init
     # Hugging Face tensor name; `{layer}` and `{expert}` stand for the indices of stacked parameters, which are our
     # leading dimensions in this order
     hf_name: str
@@ -184,24 +185,38 @@ def _shared_and_routed_specs(config: ModelConfig) -> dict[str, ParamSpec]:
     }
 
 
-def spec_leaves(config: ModelConfig) -> list[ParamSpec]:
-    """Every spec of the table, in the order of the leaves of the parameters."""
-    return jax.tree.leaves(param_specs(config), is_leaf=_is_spec)
+def spec_leaves(table: Any) -> list[ParamSpec]:
+    """Every spec of a table, or of a model's, in the order of the leaves of the parameters."""
+    return jax.tree.leaves(param_specs(table) if isinstance(table, ModelConfig) else table, is_leaf=_is_spec)
 
 
 def map_specs(function: Callable[..., Any], config: ModelConfig, *trees: Any) -> Any:
     """Applies `function` to every spec of the table, and to the leaves of `trees` that belong to it."""
-    return jax.tree.map(function, param_specs(config), *trees, is_leaf=_is_spec)
+    return map_table(function, param_specs(config), *trees)
+
+
+def map_table(function: Callable[..., Any], table: Any, *trees: Any) -> Any:
+    """The same of any table."""
+    return jax.tree.map(function, table, *trees, is_leaf=_is_spec)
 
 
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Random parameters in `config.dtype`, as Qwen2 initialises them (normal 0.02, zero biases, unit norms)."""
-    specs, structure = jax.tree.flatten(param_specs(config), is_leaf=_is_spec)
-    dtype = jnp.dtype(config.dtype)
+    return drawn(param_specs(config), key, config.dtype)
+
+
+def drawn(table: Any, key: jax.Array, dtype: Any) -> Any:
+    """What a table says training begins with, in `dtype`."""
+    specs, structure = jax.tree.flatten(table, is_leaf=_is_spec)
+    dtype = jnp.dtype(dtype)
 
     def draw(spec: ParamSpec, key: jax.Array) -> jax.Array:
-        if spec.init == "normal":
-            return (0.02 * jax.random.normal(key, spec.shape)).astype(dtype)
+        match spec.init:
+            case "normal":
+                return (0.02 * jax.random.normal(key, spec.shape)).astype(dtype)
+            case "uniform":
+                bound = spec.hf_shape[-1] ** -0.5
+                return jax.random.uniform(key, spec.shape, minval=-bound, maxval=bound).astype(dtype)
         return jnp.full(spec.shape, {"zeros": 0.0, "ones": 1.0}[spec.init], dtype)
 
     keys = jax.random.split(key, len(specs))

@@ -1,4 +1,4 @@
-"""The copy of the parameters that is sampled with: in the dtype that the model computes in, gathered, layers apart.
+"""The copy of the parameters that is sampled with: as the model computes, gathered, layers apart, adapters merged.
 
 Made once for each update, it spares the loop over tokens what it would do again for every token: gather what is cut
 along `embed`, and copy a layer's weights out of the stack before a product reads them.
@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
+from isocompute_jax.model.lora import is_adapted, merged
 from isocompute_jax.model.params import Params, ParamSpec, cast_params, map_specs, param_shardings
 
 MOST_APART = 128
@@ -55,19 +56,19 @@ def abstract_sampling_params(config: ModelConfig, mesh: Mesh) -> Params:
 
 
 def is_copied(config: ModelConfig, mesh: Mesh | None) -> bool:
-    """Whether there is such a copy: not of float32 weights on one device, which are read where they lie."""
+    """Whether there is such a copy of plain weights: not of float32 ones on one device, which are read in place."""
     return config.dtype != "float32" or mesh is not None
 
 
 def sampling_params(config: ModelConfig, params: Params, mesh: Mesh | None) -> Params:
     """The copy of `params`, or `params` themselves where there is none."""
-    return _copying(config, mesh)(params) if is_copied(config, mesh) else params
+    return _copying(config, mesh)(params) if is_copied(config, mesh) or is_adapted(params) else params
 
 
 @functools.lru_cache(maxsize=16)
 def _copying(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
     def copy(params: Params) -> Params:
-        params = cast_params(params, config.dtype)
+        params = cast_params(merged(params), config.dtype)
         if mesh is not None:  # each device casts what it has: half as much is gathered
             params = jax.lax.with_sharding_constraint(params, param_shardings(config, mesh))
         return split_layers(config, params)

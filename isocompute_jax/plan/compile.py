@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import time
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from isocompute_jax.learner import (
 )
 from isocompute_jax.learner.batches import batch_shardings
 from isocompute_jax.learner.state import HOST
-from isocompute_jax.model import ModelConfig
+from isocompute_jax.model import LoraConfig, ModelConfig, Params
 from isocompute_jax.plan.topology import Topology
 from isocompute_jax.records.errors import InputError
 
@@ -40,6 +40,7 @@ class CompiledStep:
     model_config: ModelConfig  # the model
     mesh: Mesh  # of the topology's devices
     state: TrainState  # shapes, dtypes and shardings of what training carries
+    frozen: Params | None  # the same of the weights that adapters belong to
     batch_shape: BatchShape | PackShape | TreeShape  # of a step's tokens
     program: jax.stages.Compiled  # what the compiler made
     lower_s: float  # seconds that tracing took
@@ -82,21 +83,27 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
     check_length(config, model_config)
     check_mesh(config.mesh, model_config)
     mesh = plan_mesh(config, topology)
-    programs = build.make_programs(model_config, config.loss, config.optimizer, mesh, temperature=config.temperature)
+    programs = build.make_programs(
+        model_config, config.loss, config.optimizer, mesh, config.adapters, temperature=config.temperature
+    )
     problems = config.problems_per_batch if config.block else config.problems_per_update
     shape = shape_of(config, model_config, problems, config.group_size, mesh, block=config.block)
-    state = _abstract_state(model_config, programs)
+    state, frozen = _abstract_state(config.adapters, model_config, programs), None
+    if config.adapters is not None:
+        where = model.param_shardings(model_config, mesh)
+        frozen = jax.tree.map(_placed, model.abstract_params(model_config), where)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
-    reference = state.params if config.loss.reads_reference else None
+    reference = (frozen or state.params) if config.loss.reads_reference else None
     start = time.perf_counter()
     step: Any = programs.train_step  # jitted
     batch = abstract_batch(shape, mesh)
     if config.keeps_old_logprobs:
         batch = dataclasses.replace(batch, old_logprobs=batch.sampler_logprobs)
-    lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference)
+    lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference, None, frozen)
     lowered_at = time.perf_counter()
     program = compiled_for(lowered)
-    return CompiledStep(model_config, mesh, state, shape, program, lowered_at - start, time.perf_counter() - lowered_at)
+    took = lowered_at - start, time.perf_counter() - lowered_at
+    return CompiledStep(model_config, mesh, state, frozen, shape, program, *took)
 
 
 class DoesNotCompile(Exception):
@@ -145,9 +152,12 @@ def _abstract_credit(config: RunConfig, mesh: Mesh) -> Credit:
     return jax.tree.map(lambda _: whole, jax.eval_shape(lambda x: Credit(x, x, x), zeros))
 
 
-def _abstract_state(model_config: ModelConfig, programs: build.Programs) -> TrainState:
-    """What `learner.init_state` makes of our model's parameters, without making it."""
-    params = model.abstract_params(model_config, model_config.float_dtype)
+def _abstract_state(lora: LoraConfig | None, model_config: ModelConfig, programs: build.Programs) -> TrainState:
+    """What `learner.init_state` makes of our model's parameters, or of adapters, without making it."""
+    if lora is None:
+        params = model.abstract_params(model_config, model_config.float_dtype)
+    else:
+        params = model.abstract_adapters(model_config, lora)
     opt_state = jax.eval_shape(programs.optimizer.init, params)
     state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state)
     return jax.tree.map(_placed, state, programs.shardings)
@@ -161,7 +171,7 @@ def _placed(x: Any, where: Sharding) -> jax.ShapeDtypeStruct:
 class Memory:
     """Bytes of one device."""
 
-    params: float  # master weights
+    params: float  # that are trained: master weights, or adapters
     gradients: float  # summed over micro-batches, among the temporaries
     moments: float  # of the optimizer, on the device
     batch: float  # everything else that comes in: tokens, credit, reference weights
@@ -169,15 +179,18 @@ class Memory:
     outputs: float  # that reuse no argument
     peak: float  # arguments + outputs - aliased + temporaries
     on_host: float  # of the state, in the host's memory
+    frozen: float = 0.0  # weights that adapters belong to
 
     def free(self, device: Device) -> float:
         """What the step and the stated reserve leave of what JAX takes; negative where it does not fit."""
         return device.usable - self.peak
 
 
-def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
+def memory_of(compiled: CompiledStep) -> Memory:
     """The compiler's analysis, divided by what the state says of its own size."""
-    stats: Any = program.memory_analysis()
+    stats, state, frozen = cast(Any, compiled.program.memory_analysis()), compiled.state, 0.0
+    if compiled.frozen is not None:
+        frozen = bytes_of(compiled.frozen, host=False)
     params, moments = bytes_of(state.params, host=False), bytes_of(state.opt_state, host=False)
     gradients = params  # of the same shapes and dtypes
     temporaries, outputs = stats.temp_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -185,11 +198,12 @@ def memory_of(program: jax.stages.Compiled, state: TrainState) -> Memory:
         params=params,
         gradients=min(gradients, temporaries),
         moments=moments,
-        batch=stats.argument_size_in_bytes - params - moments,
+        batch=stats.argument_size_in_bytes - params - frozen - moments,
         temporaries=max(temporaries - gradients, 0.0),
         outputs=outputs,
         peak=stats.argument_size_in_bytes + outputs + temporaries,
         on_host=bytes_of(state.params, host=True) + bytes_of(state.opt_state, host=True),
+        frozen=frozen,
     )
 
 

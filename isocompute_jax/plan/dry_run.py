@@ -129,7 +129,7 @@ def plan_size(config: RunConfig, topology: Topology, *, advice: bool = True) -> 
     except DoesNotCompile as error:
         knobs = tuple(advise(config, topology, error.needed)) if advice else ()
         return Plan(config, topology, model_config_of(config), lengths, refused=error.needed, knobs=knobs)
-    shape, memory = compiled.model_config, memory_of(compiled.program, compiled.state)
+    shape, memory = compiled.model_config, memory_of(compiled)
     unit, refused = None, None
     if not config.plan.sampler_devices:
         try:
@@ -170,10 +170,11 @@ def plan_size(config: RunConfig, topology: Topology, *, advice: bool = True) -> 
 
 def together(config: RunConfig, memory: Memory, unit: UnitFacts | None) -> Together:
     """What a device holds: masters, moments and the reference policy of a KL term stay while it samples."""
-    reference = memory.params if config.loss.kl_coef else 0.0
+    # Of adapters the frozen weights are the reference too.
+    reference = memory.params if config.loss.kl_coef and not memory.frozen else 0.0
     measuring = 3 * memory.gradients if config.schedule.noise_every else 0.0  # see `learner.noise`
     beside = 0.0 if config.loss.reads_reference else reference
-    state = memory.params + memory.moments + reference
+    state = memory.params + memory.frozen + memory.moments + reference
     if unit is None:
         return Together(memory.peak + beside + measuring, 0.0)
     return Together(memory.peak + beside + measuring + unit.weights, unit.peak(state))
@@ -263,7 +264,7 @@ def _peak(config: RunConfig, changes: Mapping[str, object], topology: Topology) 
         return error.needed
     except InputError:
         return None
-    return memory_of(compiled.program, compiled.state).peak
+    return memory_of(compiled).peak
 
 
 def _flags(changes: Mapping[str, object]) -> tuple[str, ...]:

@@ -147,7 +147,8 @@ def _memory(plan: Plan) -> Iterator[str]:
         return
     left = [(f"not taken by JAX (it takes {device.share:.0%})", device.memory * (1 - device.share))]
     rows = [
-        ("parameters (master weights)", memory.params),
+        (f"parameters ({'adapters' if memory.frozen else 'master weights'})", memory.params),
+        *([("frozen weights", memory.frozen)] if memory.frozen else []),
         ("gradients (sum over micro-batches)", memory.gradients),
         ("moments of the optimizer", memory.moments),
         ("activations and other temporaries", memory.temporaries),

@@ -21,6 +21,7 @@ from isocompute_jax.experiment.config.steps import (
     SamplingConfig,
 )
 from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.model import LoraConfig
 from isocompute_jax.options import described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -337,6 +338,7 @@ class RunConfig(Group):
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
+    lora: LoraConfig = option(default_factory=LoraConfig, later=True)
     schedule: ScheduleConfig = option(default_factory=ScheduleConfig, later=True)
     evaluation: EvaluationConfig = option(default_factory=EvaluationConfig)
     mesh: MeshConfig = option(default_factory=MeshConfig, identity=False)
@@ -359,6 +361,11 @@ class RunConfig(Group):
                 "that mean, which leaves nothing to learn from",
             )
         super().__post_init__()
+
+    @property
+    def adapters(self) -> LoraConfig | None:
+        """What is trained in place of the weights; None where they are."""
+        return self.lora if self.lora.rank else None
 
     @property
     def rollouts_per_step(self) -> int:

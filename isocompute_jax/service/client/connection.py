@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 import xxhash
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
-from isocompute_jax.records.tensors import Box
+from isocompute_jax.records.tensors import DTYPE_BYTES, Box
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.weights.files import Parcel
+from isocompute_jax.service.weights.changes import changes
+from isocompute_jax.service.weights.files import BITS, Parcel
 
 UPDATE_WEIGHTS = f"/{pb.DESCRIPTOR.services_by_name['Sampler'].full_name}/UpdateWeights"
 
@@ -53,6 +55,7 @@ class Endpoint:
     def __init__(self, target: str, service: ServiceConfig):
         self.target = target
         self.cannot_read = False  # it was sent weights as a file, and could not read it
+        self.keeps: int | None = None  # the version of which it can be told the changes
         self._credentials = credentials(service)
         token = service.token()
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -127,6 +130,8 @@ def update_calls(
     streams: int,
     process_index: int = 0,
     process_count: int = 1,
+    keep: bool = False,
+    base: int | None = None,
 ) -> list[Iterator[bytes]]:
     """The messages of this host's `UpdateWeights` calls, serialised, each from its header to its end.
 
@@ -134,7 +139,11 @@ def update_calls(
     `streams`. Senders are numbered over all learner hosts: host h of H with s calls each has the numbers h * s ..
     h * s + s - 1 of H * s. All hosts make the same number of calls, whichever way each of them sends: one that sends a
     manifest while others stream fills its other calls with nothing.
+
+    With `keep` the server is to keep what it gets for the changes of the next parcel. Where `base`, what it keeps, is
+    the version of the parcel before this one, chunks of which little has changed say that alone.
     """
+    before = parcel.before if parcel.before is not None and parcel.before.version == base and not shared else None
     index = {tensor.name: i for i, tensor in enumerate(parcel.tensors)}
     count = 1 if shared and process_count == 1 else streams
 
@@ -146,6 +155,8 @@ def update_calls(
             in_flight=in_flight,
             sender=process_index * count + call,
             senders=process_count * count,
+            keep=keep and not shared,
+            base=None if before is None else before.version,
         )
         yield pb.UpdateWeightsRequest(header=header).SerializeToString()
         sent = 0
@@ -162,13 +173,22 @@ def update_calls(
         elif not shared:
             chunks = _chunks(parcel)  # each call sends consecutive ones, so that it reads the file in order
             for box, start in chunks[len(chunks) * call // count : len(chunks) * (call + 1) // count]:
-                data = parcel.data[start : start + box.nbytes]
-                sent += len(data)
+                data, gaps = parcel.data[start : start + box.nbytes], None
                 checksum = xxhash.xxh3_64_intdigest(data)
-                yield convert.write_chunk(convert.box_to_message(box, index), data, checksum)
+                if before is not None:
+                    data, gaps = _changes(before.data[start : start + box.nbytes], data, box)
+                sent += len(data) + len(gaps or b"")
+                yield convert.write_chunk(convert.box_to_message(box, index), data, checksum, gaps)
         yield pb.UpdateWeightsRequest(end=pb.WeightsEnd(bytes=sent)).SerializeToString()
 
     return [messages(call) for call in range(count)]
+
+
+def _changes(old: memoryview, new: memoryview, box: Box) -> tuple[memoryview, memoryview | None]:
+    """The data of a chunk and its gaps: what changed of it, or all, without gaps."""
+    bits = BITS[DTYPE_BYTES[box.dtype]]
+    found = changes(np.frombuffer(old, bits), np.frombuffer(new, bits))
+    return (new, None) if found is None else (found.numbers.view(np.uint8).data, found.gaps.data)
 
 
 def _chunks(parcel: Parcel) -> list[tuple[Box, int]]:

@@ -20,7 +20,19 @@ from typing import Any, Literal, NoReturn
 import grpc
 
 from isocompute_jax.distributed import Team, alone
-from isocompute_jax.model import ModelConfig, Params, all_finite, hf_boxes, hf_packs, hf_tensor_shapes
+from isocompute_jax.model import (
+    LoraConfig,
+    ModelConfig,
+    Params,
+    adapter_specs,
+    all_finite,
+    hf_boxes,
+    hf_packs,
+    hf_tensor_shapes,
+    merged,
+    scaled_adapters,
+)
+from isocompute_jax.model.params import spec_leaves
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import RolloutGroup
@@ -32,7 +44,7 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.weight_broadcast import KeptWeights
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.terms import NOT_FINITE, host_id
+from isocompute_jax.service.proto.terms import NO_BASE, NOT_FINITE, host_id
 from isocompute_jax.service.weights.files import Outbox, Parcel
 from isocompute_jax.service.weights.nccl import TransferError
 
@@ -71,6 +83,7 @@ class Sender:
       start: names this start of the run, the same on all its hosts; drawn when None. Weights of an earlier start
         never pass for those of this one, though their versions be the same.
       team: the learner hosts, each of which sends its own share; None for this one alone.
+      lora: of the adapters that travel alone (`LoraConfig.served`); None where all weights do.
 
     Raises:
       InputError: a field of `service` cannot work.
@@ -86,6 +99,7 @@ class Sender:
         in_flight: InFlight,
         start: str | None = None,
         team: Team | None = None,
+        lora: LoraConfig | None = None,
     ):
         service.validate()
         if not service.remote:
@@ -97,14 +111,23 @@ class Sender:
         self.session = f"{session}#{start or secrets.token_hex(16)}"  # of this start of the learner
         self.in_flight: InFlight = in_flight
         self.team = team = team or alone()
-        self.libraries = weight_broadcast.libraries(service)  # NCCL's; None for the other ways
+        # NCCL's; None for the other ways
+        self.libraries = weight_broadcast.libraries(service) if lora is None else None
+        self._adapters = None if lora is None else adapter_specs(config, lora)
         self.orders: Orders | None = None  # has the other hosts send their shares; set by process 0's fleet
         self._outbox = Outbox(
             service.shared_dir,
             run=session if team.count == 1 else f"{session}-{team.index}",
-            tensors=[TensorSpec(name, config.dtype, shape) for name, shape in hf_tensor_shapes(config)],
+            tensors=self._tensors(),
             whole=team.count == 1,
         )
+
+    def _tensors(self) -> list[TensorSpec]:
+        """What travels."""
+        if self._adapters is None:
+            return [TensorSpec(name, self.config.dtype, shape) for name, shape in hf_tensor_shapes(self.config)]
+        specs, dtype = spec_leaves(self._adapters), self.config.float_dtype.name
+        return [TensorSpec(name, dtype, spec.hf_shape) for spec in specs for name in spec.hf_names]
 
     def close(self) -> None:
         """Removes the copies of the weights."""
@@ -113,12 +136,19 @@ class Sender:
     def take(self, params: Params, *, version: int) -> Weights:
         """Lays `params` down in a file or, to be sent by NCCL, keeps them on the devices.
 
+        Of adapted ones the adapters alone, where servers take these, or else all of them, merged.
+
         Raises:
           RunError: there is no room for the file.
         """
-        if self.libraries is not None:
-            return KeptWeights(self.config, hf_packs.lay_out(self.config, params), version, self._outbox)
-        boxes = hf_boxes(self.config, params)
+        if self._adapters is not None:
+            scaled = scaled_adapters(params)
+            boxes = hf_boxes(self.config, scaled, table=self._adapters, dtype=self.config.float_dtype.name)
+        elif self.libraries is not None:
+            packs = hf_packs.lay_out(self.config, merged(params))
+            return KeptWeights(self.config, packs, version, self._outbox)
+        else:
+            boxes = hf_boxes(self.config, merged(params))
         try:
             return self._outbox.write(boxes, version=version)
         except BaseException:
@@ -202,16 +232,29 @@ class Sender:
         await self.orders.beside(own, theirs)
 
     async def _push(self, parcel: Parcel, endpoint: Endpoint, shared: bool, sent: Callable[[], None]) -> None:
-        calls = update_calls(
-            parcel,
-            session=self.session,
-            in_flight=IN_FLIGHT[self.in_flight],
-            shared=shared,
-            streams=self.service.streams,
-            process_index=self.team.index,
-            process_count=self.team.count,
-        )
-        await endpoint.push(calls, sent=sent)
+        def calls(base: int | None) -> list[Iterator[bytes]]:
+            return update_calls(
+                parcel,
+                session=self.session,
+                in_flight=IN_FLIGHT[self.in_flight],
+                shared=shared,
+                streams=self.service.streams,
+                process_index=self.team.index,
+                process_count=self.team.count,
+                keep=self.service.changes,
+                base=base,
+            )
+
+        base, endpoint.keeps = endpoint.keeps, None
+        try:
+            await endpoint.push(calls(base), sent=sent)
+        except grpc.aio.AioRpcError as error:
+            if base is None or NO_BASE not in (error.details() or ""):
+                raise
+            LOG.info("weights of version %d go to %s whole: %s", parcel.version, endpoint.target, error.details())
+            await endpoint.push(calls(None), sent=sent)
+        if self.service.changes and not shared:
+            endpoint.keeps = parcel.version
 
 
 async def _in_file(weights: Weights) -> Parcel:

@@ -31,6 +31,7 @@ _CHUNK = pb.UpdateWeightsRequest.CHUNK_FIELD_NUMBER << 3 | _LEN
 _BOX = pb.WeightChunk.BOX_FIELD_NUMBER << 3 | _LEN
 _DATA = pb.WeightChunk.DATA_FIELD_NUMBER << 3 | _LEN
 _CHECKSUM = pb.WeightChunk.CHECKSUM_FIELD_NUMBER << 3 | _FIXED64
+_GAPS = pb.WeightChunk.GAPS_FIELD_NUMBER << 3 | _LEN
 
 
 def request_to_message(
@@ -151,6 +152,7 @@ class Chunk:
     box: pb.Box
     data: memoryview
     checksum: int
+    gaps: memoryview | None = None
 
 
 def read_request(message: bytes) -> Chunk | pb.UpdateWeightsRequest:
@@ -167,15 +169,19 @@ def read_request(message: bytes) -> Chunk | pb.UpdateWeightsRequest:
         return chunk
     request = pb.UpdateWeightsRequest.FromString(message)
     if request.WhichOneof("part") == "chunk":
-        return Chunk(request.chunk.box, memoryview(request.chunk.data), request.chunk.checksum)
+        chunk = request.chunk
+        gaps = memoryview(chunk.gaps) if chunk.HasField("gaps") else None
+        return Chunk(chunk.box, memoryview(chunk.data), chunk.checksum, gaps)
     return request
 
 
-def write_chunk(box: pb.Box, data: memoryview, checksum: int) -> bytes:
+def write_chunk(box: pb.Box, data: memoryview, checksum: int, gaps: memoryview | None = None) -> bytes:
     """The bytes of an `UpdateWeightsRequest` with one chunk; its data are copied once."""
     box_bytes = box.SerializeToString()
     head = b"".join([bytes([_BOX]), _varint(len(box_bytes)), box_bytes, bytes([_DATA]), _varint(len(data))])
     tail = bytes([_CHECKSUM]) + checksum.to_bytes(8, "little")
+    if gaps is not None:
+        tail = b"".join([tail, bytes([_GAPS]), _varint(len(gaps)), gaps])
     size = len(head) + len(data) + len(tail)
     return b"".join([bytes([_CHUNK]), _varint(size), head, data, tail])
 
@@ -187,7 +193,7 @@ def _read_chunk(message: memoryview) -> Chunk | None:
     size, at = _read_varint(message, 1)
     if at + size != len(message):
         return None
-    box, data, checksum = None, memoryview(b""), 0
+    box, data, checksum, gaps = None, memoryview(b""), 0, None
     seen = 0
     while at < len(message):
         tag = message[at]
@@ -198,17 +204,19 @@ def _read_chunk(message: memoryview) -> Chunk | None:
             checksum = int.from_bytes(message[at + 1 : at + 9], "little")
             at += 9
             continue
-        if tag not in (_BOX, _DATA):
+        if tag not in (_BOX, _DATA, _GAPS):
             return None
         size, at = _read_varint(message, at + 1)
         if at + size > len(message):
             return None
         if tag == _BOX:
             box = pb.Box.FromString(message[at : at + size].tobytes())
+        elif tag == _GAPS:
+            gaps = message[at : at + size]
         else:
             data = message[at : at + size]
         at += size
-    return Chunk(pb.Box() if box is None else box, data, checksum)
+    return Chunk(pb.Box() if box is None else box, data, checksum, gaps)
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*isocompute_jax/service/proto/sampler.proto\x12\x15isocompute.sampler.v1\"\x9a\x03\n\rSampleRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nproblem_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x15\n\rprompt_tokens\x18\x05 \x03(\r\x12\x12\n\ngroup_size\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x14\n\x07session\x18\x0b \x01(\tH\x04\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x0c \x01(\x03H\x05\x88\x01\x01\x12\x15\n\rfirst_rollout\x18\r \x01(\r\x12\x0c\n\x04turn\x18\x0e \x01(\r\x12\x0f\n\x07\x62udgets\x18\x0f \x03(\rB\x07\n\x05_seedB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokensB\n\n\x08_sessionB\x11\n\x0f_policy_version\".\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06length\x18\x02 \x01(\r\"\x80\x02\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.isocompute.sampler.v1.FinishReason\x12\x31\n\x05spans\x18\x05 \x03(\x0b\x32\".isocompute.sampler.v1.VersionSpan\x12\x14\n\x07\x65xperts\x18\x06 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\rexpert_layers\x18\x07 \x01(\r\x12\x19\n\x11\x65xperts_per_token\x18\x08 \x01(\rB\n\n\x08_experts\"E\n\x0bSampleReply\x12\x36\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32!.isocompute.sampler.v1.Completion\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x03\x42ox\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xb6\x01\n\rWeightsHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12.\n\x07tensors\x18\x03 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x32\n\tin_flight\x18\x04 \x01(\x0e\x32\x1f.isocompute.sampler.v1.InFlight\x12\x0e\n\x06sender\x18\x05 \x01(\r\x12\x0f\n\x07senders\x18\x06 \x01(\r\"V\n\x0bWeightChunk\x12\'\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\"s\n\x08Manifest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\x12)\n\x05\x62oxes\x18\x04 \x03(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0e\n\x06starts\x18\x05 \x03(\x03\"\x1b\n\nWeightsEnd\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\"!\n\rDeviceWeights\x12\x10\n\x08transfer\x18\x01 \x01(\x04\"\xaa\x02\n\x14UpdateWeightsRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.isocompute.sampler.v1.WeightsHeaderH\x00\x12\x33\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\".isocompute.sampler.v1.WeightChunkH\x00\x12\x33\n\x08manifest\x18\x03 \x01(\x0b\x32\x1f.isocompute.sampler.v1.ManifestH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.isocompute.sampler.v1.WeightsEndH\x00\x12\x36\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32$.isocompute.sampler.v1.DeviceWeightsH\x00\x42\x06\n\x04part\"H\n\x12UpdateWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pply_s\x18\x02 \x01(\x01\x12\x10\n\x08paused_s\x18\x03 \x01(\x01\"\x8a\x01\n\x13OpenTransferRequest\x12\x10\n\x08transfer\x18\x01 \x01(\x04\x12\x11\n\tunique_id\x18\x02 \x01(\x0c\x12\r\n\x05world\x18\x03 \x01(\r\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x0f\n\x07\x62uckets\x18\x05 \x03(\r\"\x13\n\x11OpenTransferReply\"H\n\rStatusRequest\x12\x0f\n\x07tensors\x18\x01 \x01(\x08\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"f\n\x06Limits\x12\x15\n\rmax_model_len\x18\x01 \x01(\r\x12\x16\n\x0emax_group_size\x18\x02 \x01(\r\x12\x12\n\nmax_groups\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\"&\n\x07\x44\x65vices\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xa2\x04\n\x0bStatusReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0f\n\x07host_id\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0f\n\x07serving\x18\x08 \x01(\x08\x12\x16\n\x0erunning_groups\x18\t \x01(\r\x12\x16\n\x0ewaiting_groups\x18\n \x01(\r\x12\x18\n\x10tokens_generated\x18\x0b \x01(\x04\x12\x10\n\x08uptime_s\x18\x0c \x01(\x01\x12-\n\x06limits\x18\r \x01(\x0b\x32\x1d.isocompute.sampler.v1.Limits\x12.\n\x07tensors\x18\x0e \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x12\n\nvocab_size\x18\x0f \x01(\r\x12\r\n\x05taken\x18\x10 \x01(\x08\x12\x0f\n\x07routing\x18\x11 \x01(\x08\x12\r\n\x05turns\x18\x12 \x01(\x08\x12\r\n\x05lacks\x18\x15 \x03(\t\x12\x19\n\x11no_token_versions\x18\x16 \x01(\x08\x12/\n\x07\x64\x65vices\x18\x17 \x01(\x0b\x32\x1e.isocompute.sampler.v1.Devices\x12\x10\n\x08\x64raining\x18\x18 \x01(\x08\x12\x0c\n\x04nccl\x18\x19 \x01(\tJ\x04\x08\x13\x10\x14J\x04\x08\x14\x10\x15\"\"\n\rCancelRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\" \n\x0b\x43\x61ncelReply\x12\x11\n\tcancelled\x18\x01 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*d\n\x08InFlight\x12\x13\n\x0fIN_FLIGHT_ABORT\x10\x00\x12\x12\n\x0eIN_FLIGHT_WAIT\x10\x01\x12\x16\n\x12IN_FLIGHT_CONTINUE\x10\x02\x12\x17\n\x13IN_FLIGHT_RECOMPUTE\x10\x03\x32\xd8\x03\n\x07Sampler\x12T\n\x06Sample\x12$.isocompute.sampler.v1.SampleRequest\x1a\".isocompute.sampler.v1.SampleReply0\x01\x12i\n\rUpdateWeights\x12+.isocompute.sampler.v1.UpdateWeightsRequest\x1a).isocompute.sampler.v1.UpdateWeightsReply(\x01\x12\x64\n\x0cOpenTransfer\x12*.isocompute.sampler.v1.OpenTransferRequest\x1a(.isocompute.sampler.v1.OpenTransferReply\x12R\n\x06Status\x12$.isocompute.sampler.v1.StatusRequest\x1a\".isocompute.sampler.v1.StatusReply\x12R\n\x06\x43\x61ncel\x12$.isocompute.sampler.v1.CancelRequest\x1a\".isocompute.sampler.v1.CancelReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*isocompute_jax/service/proto/sampler.proto\x12\x15isocompute.sampler.v1\"\x9a\x03\n\rSampleRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x12\n\nproblem_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x15\n\rprompt_tokens\x18\x05 \x03(\r\x12\x12\n\ngroup_size\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nmax_tokens\x18\t \x01(\rH\x03\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\n \x03(\r\x12\x14\n\x07session\x18\x0b \x01(\tH\x04\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x0c \x01(\x03H\x05\x88\x01\x01\x12\x15\n\rfirst_rollout\x18\r \x01(\r\x12\x0c\n\x04turn\x18\x0e \x01(\r\x12\x0f\n\x07\x62udgets\x18\x0f \x03(\rB\x07\n\x05_seedB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokensB\n\n\x08_sessionB\x11\n\x0f_policy_version\".\n\x0bVersionSpan\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06length\x18\x02 \x01(\r\"\x80\x02\n\nCompletion\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x10\n\x08logprobs\x18\x03 \x03(\x02\x12:\n\rfinish_reason\x18\x04 \x01(\x0e\x32#.isocompute.sampler.v1.FinishReason\x12\x31\n\x05spans\x18\x05 \x03(\x0b\x32\".isocompute.sampler.v1.VersionSpan\x12\x14\n\x07\x65xperts\x18\x06 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\rexpert_layers\x18\x07 \x01(\r\x12\x19\n\x11\x65xperts_per_token\x18\x08 \x01(\rB\n\n\x08_experts\"E\n\x0bSampleReply\x12\x36\n\x0b\x63ompletions\x18\x01 \x03(\x0b\x32!.isocompute.sampler.v1.Completion\"4\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"4\n\x03\x42ox\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x03(\x03\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xe0\x01\n\rWeightsHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12.\n\x07tensors\x18\x03 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x32\n\tin_flight\x18\x04 \x01(\x0e\x32\x1f.isocompute.sampler.v1.InFlight\x12\x0e\n\x06sender\x18\x05 \x01(\r\x12\x0f\n\x07senders\x18\x06 \x01(\r\x12\x11\n\x04\x62\x61se\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04keep\x18\x08 \x01(\x08\x42\x07\n\x05_base\"r\n\x0bWeightChunk\x12\'\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\x12\x11\n\x04gaps\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x42\x07\n\x05_gaps\"s\n\x08Manifest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\x12)\n\x05\x62oxes\x18\x04 \x03(\x0b\x32\x1a.isocompute.sampler.v1.Box\x12\x0e\n\x06starts\x18\x05 \x03(\x03\"\x1b\n\nWeightsEnd\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\"!\n\rDeviceWeights\x12\x10\n\x08transfer\x18\x01 \x01(\x04\"\xaa\x02\n\x14UpdateWeightsRequest\x12\x36\n\x06header\x18\x01 \x01(\x0b\x32$.isocompute.sampler.v1.WeightsHeaderH\x00\x12\x33\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\".isocompute.sampler.v1.WeightChunkH\x00\x12\x33\n\x08manifest\x18\x03 \x01(\x0b\x32\x1f.isocompute.sampler.v1.ManifestH\x00\x12\x30\n\x03\x65nd\x18\x04 \x01(\x0b\x32!.isocompute.sampler.v1.WeightsEndH\x00\x12\x36\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32$.isocompute.sampler.v1.DeviceWeightsH\x00\x42\x06\n\x04part\"H\n\x12UpdateWeightsReply\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07\x61pply_s\x18\x02 \x01(\x01\x12\x10\n\x08paused_s\x18\x03 \x01(\x01\"\x8a\x01\n\x13OpenTransferRequest\x12\x10\n\x08transfer\x18\x01 \x01(\x04\x12\x11\n\tunique_id\x18\x02 \x01(\x0c\x12\r\n\x05world\x18\x03 \x01(\r\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x0f\n\x07\x62uckets\x18\x05 \x03(\r\"\x13\n\x11OpenTransferReply\"H\n\rStatusRequest\x12\x0f\n\x07tensors\x18\x01 \x01(\x08\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"f\n\x06Limits\x12\x15\n\rmax_model_len\x18\x01 \x01(\r\x12\x16\n\x0emax_group_size\x18\x02 \x01(\r\x12\x12\n\nmax_groups\x18\x03 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x04 \x01(\r\"&\n\x07\x44\x65vices\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xa2\x04\n\x0bStatusReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x02 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x0f\n\x07host_id\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0f\n\x07serving\x18\x08 \x01(\x08\x12\x16\n\x0erunning_groups\x18\t \x01(\r\x12\x16\n\x0ewaiting_groups\x18\n \x01(\r\x12\x18\n\x10tokens_generated\x18\x0b \x01(\x04\x12\x10\n\x08uptime_s\x18\x0c \x01(\x01\x12-\n\x06limits\x18\r \x01(\x0b\x32\x1d.isocompute.sampler.v1.Limits\x12.\n\x07tensors\x18\x0e \x03(\x0b\x32\x1d.isocompute.sampler.v1.Tensor\x12\x12\n\nvocab_size\x18\x0f \x01(\r\x12\r\n\x05taken\x18\x10 \x01(\x08\x12\x0f\n\x07routing\x18\x11 \x01(\x08\x12\r\n\x05turns\x18\x12 \x01(\x08\x12\r\n\x05lacks\x18\x15 \x03(\t\x12\x19\n\x11no_token_versions\x18\x16 \x01(\x08\x12/\n\x07\x64\x65vices\x18\x17 \x01(\x0b\x32\x1e.isocompute.sampler.v1.Devices\x12\x10\n\x08\x64raining\x18\x18 \x01(\x08\x12\x0c\n\x04nccl\x18\x19 \x01(\tJ\x04\x08\x13\x10\x14J\x04\x08\x14\x10\x15\"\"\n\rCancelRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\t\" \n\x0b\x43\x61ncelReply\x12\x11\n\tcancelled\x18\x01 \x01(\r*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02*d\n\x08InFlight\x12\x13\n\x0fIN_FLIGHT_ABORT\x10\x00\x12\x12\n\x0eIN_FLIGHT_WAIT\x10\x01\x12\x16\n\x12IN_FLIGHT_CONTINUE\x10\x02\x12\x17\n\x13IN_FLIGHT_RECOMPUTE\x10\x03\x32\xd8\x03\n\x07Sampler\x12T\n\x06Sample\x12$.isocompute.sampler.v1.SampleRequest\x1a\".isocompute.sampler.v1.SampleReply0\x01\x12i\n\rUpdateWeights\x12+.isocompute.sampler.v1.UpdateWeightsRequest\x1a).isocompute.sampler.v1.UpdateWeightsReply(\x01\x12\x64\n\x0cOpenTransfer\x12*.isocompute.sampler.v1.OpenTransferRequest\x1a(.isocompute.sampler.v1.OpenTransferReply\x12R\n\x06Status\x12$.isocompute.sampler.v1.StatusRequest\x1a\".isocompute.sampler.v1.StatusReply\x12R\n\x06\x43\x61ncel\x12$.isocompute.sampler.v1.CancelRequest\x1a\".isocompute.sampler.v1.CancelReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'isocompute_jax.service.proto.sampler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2796
-  _globals['_FINISHREASON']._serialized_end=2891
-  _globals['_INFLIGHT']._serialized_start=2893
-  _globals['_INFLIGHT']._serialized_end=2993
+  _globals['_FINISHREASON']._serialized_start=2866
+  _globals['_FINISHREASON']._serialized_end=2961
+  _globals['_INFLIGHT']._serialized_start=2963
+  _globals['_INFLIGHT']._serialized_end=3063
   _globals['_SAMPLEREQUEST']._serialized_start=70
   _globals['_SAMPLEREQUEST']._serialized_end=480
   _globals['_VERSIONSPAN']._serialized_start=482
@@ -48,35 +48,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BOX']._serialized_start=914
   _globals['_BOX']._serialized_end=966
   _globals['_WEIGHTSHEADER']._serialized_start=969
-  _globals['_WEIGHTSHEADER']._serialized_end=1151
-  _globals['_WEIGHTCHUNK']._serialized_start=1153
-  _globals['_WEIGHTCHUNK']._serialized_end=1239
-  _globals['_MANIFEST']._serialized_start=1241
-  _globals['_MANIFEST']._serialized_end=1356
-  _globals['_WEIGHTSEND']._serialized_start=1358
-  _globals['_WEIGHTSEND']._serialized_end=1385
-  _globals['_DEVICEWEIGHTS']._serialized_start=1387
-  _globals['_DEVICEWEIGHTS']._serialized_end=1420
-  _globals['_UPDATEWEIGHTSREQUEST']._serialized_start=1423
-  _globals['_UPDATEWEIGHTSREQUEST']._serialized_end=1721
-  _globals['_UPDATEWEIGHTSREPLY']._serialized_start=1723
-  _globals['_UPDATEWEIGHTSREPLY']._serialized_end=1795
-  _globals['_OPENTRANSFERREQUEST']._serialized_start=1798
-  _globals['_OPENTRANSFERREQUEST']._serialized_end=1936
-  _globals['_OPENTRANSFERREPLY']._serialized_start=1938
-  _globals['_OPENTRANSFERREPLY']._serialized_end=1957
-  _globals['_STATUSREQUEST']._serialized_start=1959
-  _globals['_STATUSREQUEST']._serialized_end=2031
-  _globals['_LIMITS']._serialized_start=2033
-  _globals['_LIMITS']._serialized_end=2135
-  _globals['_DEVICES']._serialized_start=2137
-  _globals['_DEVICES']._serialized_end=2175
-  _globals['_STATUSREPLY']._serialized_start=2178
-  _globals['_STATUSREPLY']._serialized_end=2724
-  _globals['_CANCELREQUEST']._serialized_start=2726
-  _globals['_CANCELREQUEST']._serialized_end=2760
-  _globals['_CANCELREPLY']._serialized_start=2762
-  _globals['_CANCELREPLY']._serialized_end=2794
-  _globals['_SAMPLER']._serialized_start=2996
-  _globals['_SAMPLER']._serialized_end=3468
+  _globals['_WEIGHTSHEADER']._serialized_end=1193
+  _globals['_WEIGHTCHUNK']._serialized_start=1195
+  _globals['_WEIGHTCHUNK']._serialized_end=1309
+  _globals['_MANIFEST']._serialized_start=1311
+  _globals['_MANIFEST']._serialized_end=1426
+  _globals['_WEIGHTSEND']._serialized_start=1428
+  _globals['_WEIGHTSEND']._serialized_end=1455
+  _globals['_DEVICEWEIGHTS']._serialized_start=1457
+  _globals['_DEVICEWEIGHTS']._serialized_end=1490
+  _globals['_UPDATEWEIGHTSREQUEST']._serialized_start=1493
+  _globals['_UPDATEWEIGHTSREQUEST']._serialized_end=1791
+  _globals['_UPDATEWEIGHTSREPLY']._serialized_start=1793
+  _globals['_UPDATEWEIGHTSREPLY']._serialized_end=1865
+  _globals['_OPENTRANSFERREQUEST']._serialized_start=1868
+  _globals['_OPENTRANSFERREQUEST']._serialized_end=2006
+  _globals['_OPENTRANSFERREPLY']._serialized_start=2008
+  _globals['_OPENTRANSFERREPLY']._serialized_end=2027
+  _globals['_STATUSREQUEST']._serialized_start=2029
+  _globals['_STATUSREQUEST']._serialized_end=2101
+  _globals['_LIMITS']._serialized_start=2103
+  _globals['_LIMITS']._serialized_end=2205
+  _globals['_DEVICES']._serialized_start=2207
+  _globals['_DEVICES']._serialized_end=2245
+  _globals['_STATUSREPLY']._serialized_start=2248
+  _globals['_STATUSREPLY']._serialized_end=2794
+  _globals['_CANCELREQUEST']._serialized_start=2796
+  _globals['_CANCELREQUEST']._serialized_end=2830
+  _globals['_CANCELREPLY']._serialized_start=2832
+  _globals['_CANCELREPLY']._serialized_end=2864
+  _globals['_SAMPLER']._serialized_start=3066
+  _globals['_SAMPLER']._serialized_end=3538
 # @@protoc_insertion_point(module_scope)

@@ -116,30 +116,36 @@ class Box(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., offset: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WeightsHeader(_message.Message):
-    __slots__ = ("session", "version", "tensors", "in_flight", "sender", "senders")
+    __slots__ = ("session", "version", "tensors", "in_flight", "sender", "senders", "base", "keep")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENDERS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     session: str
     version: int
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     in_flight: InFlight
     sender: int
     senders: int
-    def __init__(self, session: _Optional[str] = ..., version: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., in_flight: _Optional[_Union[InFlight, str]] = ..., sender: _Optional[int] = ..., senders: _Optional[int] = ...) -> None: ...
+    base: int
+    keep: bool
+    def __init__(self, session: _Optional[str] = ..., version: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., in_flight: _Optional[_Union[InFlight, str]] = ..., sender: _Optional[int] = ..., senders: _Optional[int] = ..., base: _Optional[int] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class WeightChunk(_message.Message):
-    __slots__ = ("box", "data", "checksum")
+    __slots__ = ("box", "data", "checksum", "gaps")
     BOX_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
     box: Box
     data: bytes
     checksum: int
-    def __init__(self, box: _Optional[_Union[Box, _Mapping]] = ..., data: _Optional[bytes] = ..., checksum: _Optional[int] = ...) -> None: ...
+    gaps: bytes
+    def __init__(self, box: _Optional[_Union[Box, _Mapping]] = ..., data: _Optional[bytes] = ..., checksum: _Optional[int] = ..., gaps: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
     __slots__ = ("path", "size", "checksum", "boxes", "starts")

@@ -13,6 +13,8 @@ import grpc
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """Trailing metadata: when a full server asks to come again."""
+NO_BASE = "this server has not kept version"
+"""By which a learner knows that it must send its weights whole."""
 NOT_FINITE = "holds numbers that are NaN or infinite"
 """By which a learner knows why its weights were refused."""
 MAX_NAME = 8192

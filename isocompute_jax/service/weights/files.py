@@ -197,6 +197,10 @@ class WeightWriter:
         view = self._views[box.name]
         view[box.slices] = numbers.reshape(-1).view(view.dtype).reshape(box.shape)
 
+    def read(self, box: Box) -> np.ndarray:
+        """The numbers of a box, as bits, in a row."""
+        return self._views[box.name][box.slices].reshape(-1)
+
 
 def file_layout(tensors: Sequence[TensorSpec]) -> tuple[tuple[int, ...], int]:
     """Where tensors stand in a file that holds all of them: the byte each begins at, and the file's size."""
@@ -224,6 +228,7 @@ class Parcel:
     boxes: tuple[Box, ...]  # what it holds
     starts: tuple[int, ...]  # the byte at which each box begins
     data: memoryview  # the file, mapped
+    before: Parcel | None = None  # the one before it, of the same boxes; whole until the next is written
 
 
 class Outbox:
@@ -259,6 +264,7 @@ class Outbox:
         except OSError as error:
             raise InputError(f"{CONFIG.service.shared_dir} = {directory!r}: {error}") from error
         self._files = [self._folder.new_file() for _ in range(2)]
+        self._last: Parcel | None = None
 
     def write(self, boxes: Iterable[tuple[Box, np.ndarray]], *, version: int) -> Parcel:
         """Lays weights down: boxes with their numbers, C-contiguous, all that this process has.
@@ -269,7 +275,7 @@ class Outbox:
           RunError: there is no room.
         """
         self._files.reverse()
-        file = self._files[0]
+        file, before, self._last = self._files[0], self._last, None
         try:
             if self._whole:
                 writer = WeightWriter(file, self.tensors)
@@ -282,7 +288,11 @@ class Outbox:
             raise RunError(f"weights of version {version} cannot be written to {file.path}: {error}") from error
         data = file.map()
         checksum = xxhash.xxh3_64_intdigest(data)
-        return Parcel(version, self.tensors, file.path, checksum, tuple(written), tuple(starts), data)
+        parcel = Parcel(version, self.tensors, file.path, checksum, tuple(written), tuple(starts), data)
+        if before is not None and (before.boxes, before.starts) == (parcel.boxes, parcel.starts):
+            parcel = dataclasses.replace(parcel, before=dataclasses.replace(before, before=None))
+        self._last = parcel
+        return parcel
 
     def close(self) -> None:
         """Removes the folder; parcels keep what they have mapped."""

@@ -13,7 +13,7 @@ import asyncio
 import collections
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 import numpy as np
@@ -22,7 +22,8 @@ import xxhash
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.convert import Chunk
-from isocompute_jax.service.proto.terms import Interruptible, Refusal, check_name, invalid, lost
+from isocompute_jax.service.proto.terms import NO_BASE, Interruptible, Refusal, check_name, invalid, lost
+from isocompute_jax.service.weights.changes import changed
 from isocompute_jax.service.weights.check import (
     Coverage,
     ManifestFile,
@@ -68,6 +69,13 @@ class WeightUpdate:
         self.committed = False  # the engine has been told: from then on nothing stops it
 
 
+class Kept(NamedTuple):
+    """The version that the engine took last, whole."""
+
+    name: tuple[str, int]  # session and version
+    writer: WeightWriter
+
+
 class WeightUpdates:
     """Collects updates from their senders.
 
@@ -93,6 +101,7 @@ class WeightUpdates:
         self._apply = apply
         self._timeout = peer_timeout_s
         self._current: WeightUpdate | None = None
+        self._kept: Kept | None = None
         self._threads = ThreadPoolExecutor(THREADS, "weights")
         self._releasing: set[asyncio.Task[None]] = set()
 
@@ -113,6 +122,8 @@ class WeightUpdates:
         """
         header = await self._header(messages)
         listed = listed_tensors(header.tensors, self._area.tensors)
+        if header.HasField("base") and (self._kept is None or self._kept.name != (header.session, header.base)):
+            raise no_base(header.base)
         update = await self._join(header, peer)
         try:
             with Interruptible() as call:
@@ -194,11 +205,17 @@ class WeightUpdates:
             message = await self._next(messages)
             if isinstance(message, Chunk):
                 box = checked_box(message.box, listed)
-                if len(message.data) != box.nbytes:
-                    raise invalid(f"tensor {box.name!r}: a chunk has {len(message.data)} bytes, its box {box.nbytes}")
                 update.coverage.add(box)
-                received += box.nbytes
-                waiting.append(self._in_thread(update, _write, await self._staged(update), box, message))
+                received += len(message.data) + len(message.gaps or b"")
+                staged = await self._staged(update)
+                if message.gaps is not None:
+                    if self._kept is None or not update.header.HasField("base"):
+                        raise invalid(f"tensor {box.name!r}: changes came without the version that they are of")
+                    waiting.append(self._in_thread(update, _write_changes, staged, self._kept.writer, box, message))
+                elif len(message.data) != box.nbytes:
+                    raise invalid(f"tensor {box.name!r}: a chunk has {len(message.data)} bytes, its box {box.nbytes}")
+                else:
+                    waiting.append(self._in_thread(update, _write, staged, box, message))
                 if len(waiting) > WRITES_AHEAD:
                     await waiting.popleft()
                 continue
@@ -233,9 +250,24 @@ class WeightUpdates:
     async def _staged(self, update: WeightUpdate) -> WeightWriter:
         """The update's staging file, made when its first part comes."""
         if update.staged is None:
-            update.staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
-            update.staged.add_done_callback(_seen)
-        return await asyncio.shield(update.staged)
+            update.staged = self._take()
+        try:
+            return await asyncio.shield(update.staged)
+        except Refusal as refusal:
+            if self._kept is None:
+                raise
+            # No room for two copies.
+            kept, self._kept = self._kept, None
+            self._area.give_back(kept.writer)
+            if update.header.HasField("base"):
+                raise no_base(update.header.base) from refusal
+            update.staged = self._take()
+            return await asyncio.shield(update.staged)
+
+    def _take(self) -> asyncio.Future[WeightWriter]:
+        staged = asyncio.get_running_loop().run_in_executor(self._threads, self._area.take)
+        staged.add_done_callback(_seen)
+        return staged
 
     def _in_thread(self, update: WeightUpdate, function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Runs a function in a thread; the update's files are kept until it ends."""
@@ -279,7 +311,17 @@ class WeightUpdates:
         else:
             self._current = None
             update.outcome.set_result(reply)
+            self._keep(update)
             self._release(update)
+
+    def _keep(self, update: WeightUpdate) -> None:
+        """Keeps what the engine has taken for the next update's changes, if it is asked for; lets go of the last."""
+        kept, self._kept = self._kept, None
+        if update.header.keep and update.staged is not None:
+            self._kept = Kept((update.header.session, update.header.version), update.staged.result())
+            update.staged = None
+        if kept is not None:
+            self._area.give_back(kept.writer)
 
     def _fail(self, update: WeightUpdate, refusal: Refusal, sender: int | None = None) -> None:
         """Ends an update for all senders; `sender` is the one that knows already."""
@@ -309,6 +351,25 @@ class WeightUpdates:
             await asyncio.wait([update.staged])
             if update.staged.exception() is None:
                 self._area.give_back(update.staged.result())
+
+
+def no_base(version: int) -> Refusal:
+    """Of changes to another version than the one that is kept."""
+    return Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"{NO_BASE} {version}: send whole chunks")
+
+
+def _write_changes(writer: WeightWriter, kept: WeightWriter, box: Box, chunk: Chunk) -> None:
+    old = kept.read(box)
+    try:
+        new = changed(old, np.frombuffer(chunk.gaps or b"", np.uint8), np.frombuffer(chunk.data, old.dtype))
+    except ValueError as error:
+        raise invalid(f"tensor {box.name!r}: {error}") from None
+    data = new.view(np.uint8).data
+    if xxhash.xxh3_64_intdigest(data) != chunk.checksum:
+        raise lost(f"tensor {box.name!r}: with its changes a chunk does not have its checksum")
+    if not is_finite(data, box.dtype):
+        raise not_finite(box.name)
+    writer.write(box, new)
 
 
 def _write(writer: WeightWriter, box: Box, chunk: Chunk) -> None:

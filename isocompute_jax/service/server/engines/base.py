@@ -8,6 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from isocompute_jax.compiling import HELP
 from isocompute_jax.options import check, described, option
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
@@ -30,10 +31,19 @@ class EngineSettings:
     kv_cache_bytes: int | None = option(
         None, "Memory for keys and values per device, in bytes; the engine's choice if absent.", low=1
     )
+    lora_rank: int = option(
+        0,
+        "Serve the model with adapters of this rank: updates are adapters alone, for learners with "
+        "config.lora.served; 0 for updates of all weights.",
+        low=0,
+    )
+    lora_targets: str = option("all", "Matrices that have adapters, as in config.lora.targets.")
     load: bool = option(True, "Read the weights; otherwise they are of no use until the first update.", flag=None)
 
     def __post_init__(self) -> None:
         check(self, "--")
+        if self.lora_rank and not self.load:
+            raise InputError("--lora_rank: adapters need the model's own weights: leave out --wait_for_weights")
 
 
 @described

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import DTYPE_BYTES, TensorSpec
 from isocompute_jax.sampling.slot_sampler import SlotSampler
 from isocompute_jax.sampling.slots import slot_multiple, slots_that_fit
+from isocompute_jax.service.server.engines.adapters import adapter_tensors
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, JaxSettings, NotTakenError
 from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.sharding import MESH_AXES, make_mesh
@@ -49,6 +51,8 @@ class JaxEngine:
     def __init__(self, settings: JaxSettings):
         self._settings = settings
         self._mesh: Mesh | None = None
+        self._lora: models.LoraConfig | None = None  # of the adapters that updates are; and what they belong to
+        self._base: Params | None = None
         self._facts: EngineFacts | None = None
         self._failure: str | None = "the engine has not been started"
         self._thread: threading.Thread | None = None
@@ -114,7 +118,7 @@ class JaxEngine:
         """As `Engine.update_weights`, between two chunks; old and new ones are in memory together while they load."""
         await self.check_health()
         try:
-            params = await asyncio.to_thread(read_weights, weights, self._config, self._shardings)
+            params = await asyncio.to_thread(self._read, weights)
         except Exception as error:  # of the file or of the devices; what serves has not been touched
             raise NotTakenError(f"the weights of version {version} cannot be loaded: {error!r}") from error
         await self.check_health()
@@ -122,6 +126,19 @@ class JaxEngine:
         self._updates.add(done)
         self._inbox.put(partial(self._apply, params, version, recompute, done))
         return await done
+
+    def _read(self, weights: WeightFile) -> Params:
+        """All weights, or those of the model with the adapters that came."""
+        if self._lora is None:
+            return read_weights(weights, self._config, self._shardings)
+        assert self._base is not None
+        if self._mesh is None:
+            places = jax.tree.map(lambda _: self._here, models.abstract_adapters(self._config, self._lora))
+        else:
+            places = models.adapter_shardings(self._config, self._lora, self._mesh)
+        table = models.adapter_specs(self._config, self._lora)
+        adapters = read_weights(weights, self._config, places, table=table, dtype=self._config.float_dtype)
+        return models.with_adapters(self._base, adapters)
 
     async def check_health(self) -> None:
         """Raises EngineError when the engine has died."""
@@ -150,9 +167,9 @@ class JaxEngine:
             raise InputError(f"--mesh_expert={settings.mesh_expert} does not divide {config.num_experts} experts")
         self._mesh = _mesh(settings)
         slots = self._count_slots(length)
+        self._here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         if self._mesh is None:
-            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            self._shardings = jax.tree.map(lambda _: here, models.abstract_params(config))
+            self._shardings = jax.tree.map(lambda _: self._here, models.abstract_params(config))
         else:
             self._shardings = models.param_shardings(config, self._mesh)
         if settings.load:
@@ -163,6 +180,12 @@ class JaxEngine:
                 models.abstract_params(config),
                 self._shardings,
             )
+        tensors = tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config))
+        if settings.lora_rank:
+            tensors = adapter_tensors(tensors, settings)
+            # B comes scaled.
+            self._lora = models.LoraConfig(settings.lora_rank, float(settings.lora_rank), settings.lora_targets)
+            self._base = params
         self._sampler = SlotSampler(
             config,
             params,
@@ -180,7 +203,7 @@ class JaxEngine:
             vocab_size=config.vocab_size,
             max_model_len=length,
             max_group_size=settings.max_group_size,
-            tensors=tuple(TensorSpec(name, config.dtype, shape) for name, shape in models.hf_tensor_shapes(config)),
+            tensors=tensors,
             devices=1 if self._mesh is None else self._mesh.size,
             device_kind=jax.devices()[0].device_kind,
             routing=settings.routing,
@@ -259,8 +282,13 @@ def _mesh(settings: JaxSettings) -> Mesh | None:
         raise InputError(f"{', '.join(f'--mesh_{axis}' for axis in sizes)}: {error}") from error
 
 
-def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) -> Params:
-    """Parameters from a file of tensors, in place on their devices; nothing of the file is referred to afterwards."""
+def read_weights(
+    weights: WeightFile, config: ModelConfig, shardings: Params, *, table: Any = None, dtype: Any = None
+) -> Params:
+    """Parameters from a file of tensors, in place on their devices; nothing of the file is referred to afterwards.
+
+    Those of another `table` than the model's are in `dtype`.
+    """
     places = {tensor.name: (tensor, start) for tensor, start in zip(weights.tensors, weights.starts, strict=True)}
     data = np.memmap(weights.path, np.uint8, mode="r")
 
@@ -268,4 +296,6 @@ def read_weights(weights: WeightFile, config: ModelConfig, shardings: Params) ->
         tensor, start = places[name]
         return data[start : start + tensor.nbytes].view(jnp.dtype(tensor.dtype)).reshape(tensor.shape)[index]
 
-    return jax.block_until_ready(models.params_from_tensors(config, read, shardings=shardings))
+    return jax.block_until_ready(
+        models.params_from_tensors(config, read, shardings=shardings, table=table, dtype=dtype)
+    )

@@ -6,8 +6,11 @@ import asyncio
 import itertools
 import logging
 import os
+import pathlib
 import secrets
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.server.engines.adapters import adapter_tensors, write_adapter
 from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError, VllmSettings
 from isocompute_jax.service.server.engines.vllm import environment, reaper
 from isocompute_jax.service.weights.files import WeightFile
@@ -23,6 +27,8 @@ from isocompute_jax.service.weights.nccl import TransferError
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 1.0
+KEPT_ADAPTERS = 8
+"""Of the last updates, whose rollouts may still be drawn."""
 POLL_S = 0.1
 
 Finished = asyncio.Queue[tuple[int, Completion] | EngineError]
@@ -53,6 +59,8 @@ class VllmEngine:
         self._open.set()
         self._updates = 0
         self._version = 0
+        self._adapter: Any = None  # vLLM's name for that of this version; None for the model alone
+        self._adapters = tempfile.TemporaryDirectory(prefix="adapters-")
         self._says_versions = True
         self._requests = itertools.count()
         self._failure: EngineError | None = None
@@ -86,12 +94,15 @@ class VllmEngine:
         settings = self._settings
         dtype = environment.resolve_dtype(settings.model, settings.dtype)
         tensors = environment.tensor_specs(settings.model, dtype=dtype, load=settings.load)
+        if settings.lora_rank:
+            tensors = adapter_tensors(tensors, settings)
         absent = environment.missing()
         lacks = environment.lacks(version, absent)
         if lacks:
             log.warning("vLLM %s lacks %s", version, "; ".join(lacks))
         names = {each.name for each in absent}
-        self._says_versions = environment.TOKEN_VERSIONS not in names
+        # A rollout keeps the adapter that it began with.
+        self._says_versions = environment.TOKEN_VERSIONS not in names and not settings.lora_rank
         from isocompute_jax.service.server.engines.vllm import launch  # what some versions lack is known by now
 
         self._launch = launch
@@ -104,7 +115,7 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             max_group_size=settings.max_group_size,
             tensors=tensors,
-            nccl="" if environment.NCCL in names else launch.nccl_version(),
+            nccl="" if environment.NCCL in names or settings.lora_rank else launch.nccl_version(),
             lacks=lacks,
             token_versions=self._says_versions,
             devices=config.parallel_config.world_size_across_dp,
@@ -151,9 +162,10 @@ class VllmEngine:
         try:
             async with self._places:
                 await self._open.wait()
-                version = None if self._says_versions else self._version
+                version, adapter = None if self._says_versions else self._version, self._adapter
                 prompt = self._launch.prompt(request, cache_key=str(self._updates))
-                async for output in self._llm.generate(prompt, params, f"rollout-{next(self._requests)}"):
+                name = f"rollout-{next(self._requests)}"
+                async for output in self._llm.generate(prompt, params, name, lora_request=adapter):
                     [drawn] = output.outputs
                     finished.put_nowait((index, self._launch.completion(drawn, version=version)))
         except EngineError as error:
@@ -187,11 +199,31 @@ class VllmEngine:
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled."""
+        if self._settings.lora_rank:
+            return await asyncio.shield(asyncio.create_task(self._take_adapter(weights, version)))
 
         async def load() -> None:
             await self._llm.update_weights(self._launch.update_request(weights))
 
         return await asyncio.shield(asyncio.create_task(self._update(load, version, recompute)))
+
+    async def _take_adapter(self, weights: WeightFile, version: int) -> float:
+        """New rollouts are drawn with the new adapter; nothing waits for it, and nothing is replaced."""
+        async with self._updating:
+            self._check()
+            began, self._updates = time.perf_counter(), self._updates + 1
+            directory = pathlib.Path(self._adapters.name)
+            path = directory / str(self._updates)
+            await asyncio.to_thread(write_adapter, path, weights, self._settings.lora_rank)
+            # vLLM may read those of running rollouts again.
+            shutil.rmtree(directory / str(self._updates - KEPT_ADAPTERS), ignore_errors=True)
+            adapter = self._launch.adapter(self._updates, path)
+            try:
+                await self._llm.add_lora(adapter)
+            except Exception as error:  # of vLLM, which has many
+                raise self._fail(f"vLLM failed while it took version {version} ({error})") from error
+            self._adapter, self._version = adapter, version
+            return time.perf_counter() - began
 
     async def take_sent_weights(
         self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
@@ -257,6 +289,7 @@ class VllmEngine:
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
             self._llm = None
         await asyncio.to_thread(reaper.sweep, self._mark)
+        self._adapters.cleanup()
         if self._reaper is not None:
             self._reaper.terminate()
             await asyncio.to_thread(self._reaper.wait)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import pathlib
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMis
 )
 from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
 from vllm.inputs.engine import TokensInput, tokens_input  # pyright: ignore[reportMissingImports]
+from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 from vllm.outputs import CompletionOutput  # pyright: ignore[reportMissingImports]
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
@@ -33,6 +35,8 @@ CPU_KV_CACHE_BYTES = 1 << 30
 
 log = logging.getLogger(__name__)
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM makes room for."""
 LOWEST_TEMPERATURE = 0.01
 """vLLM raises temperatures below it to it, and draws greedily near zero."""
 
@@ -65,6 +69,7 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
             use_tqdm_on_load=False,
             worker_extension_cls=f"{weight_transfer.__name__}.{weight_transfer.WorkerExtension.__name__}",
             weight_transfer_config=WeightTransferConfig(backend=weight_transfer.BACKEND),
+            **_adapter_arguments(settings),
             **_platform_arguments(settings),
         )
         config = arguments.create_engine_config()
@@ -75,6 +80,21 @@ def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
     if current_platform.is_cpu():
         _check_head_size(settings.model, config)
     return config
+
+
+def _adapter_arguments(settings: VllmSettings) -> dict[str, object]:
+    """Room for two adapters: rollouts that are being drawn keep theirs."""
+    if not settings.lora_rank:
+        return {}
+    rank = next((rank for rank in LORA_RANKS if rank >= settings.lora_rank), 0)
+    if not rank:
+        raise InputError(f"--lora_rank={settings.lora_rank}: vLLM serves up to {LORA_RANKS[-1]}; or take --engine=jax")
+    return {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 4, "max_lora_rank": rank}
+
+
+def adapter(number: int, path: pathlib.Path) -> LoRARequest:
+    """A new one, read from a PEFT directory."""
+    return LoRARequest(f"adapter-{number}", number, str(path))
 
 
 def device_kind() -> str:

@@ -1,0 +1,55 @@
+"""What changed in a box of weights: where, a byte for each number, and the numbers.
+
+In bfloat16 most weights do not change at the rates of reinforcement learning: a step is a thousandth of what the format
+resolves. A gap of more than 256 numbers is filled with some that did not change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Num, UInt, UInt8
+
+FARTHEST = 256
+"""Numbers from one to the next, at most."""
+
+
+class Changes(NamedTuple):
+    """Of a box with so many numbers."""
+
+    gaps: UInt8[np.ndarray, "k"]  # numbers that lie between one and the one before it
+    numbers: UInt[np.ndarray, "k"]  # what stands there now, as bits
+
+    @property
+    def nbytes(self) -> int:
+        """What travels."""
+        return self.gaps.nbytes + self.numbers.nbytes
+
+
+def changes(old: UInt[np.ndarray, "n"], new: UInt[np.ndarray, "n"]) -> Changes | None:
+    """What makes `new` of `old`; None where the whole is no larger."""
+    at = np.flatnonzero(old != new)
+    if len(at) * (1 + new.itemsize) >= new.nbytes:
+        return None
+    before = np.concatenate([[-1], at]).astype(np.int64)[:-1]
+    between = (at - before - 1) // FARTHEST  # numbers put in before each
+    first = np.repeat(before, between)
+    nth = np.arange(len(first)) - np.repeat(np.cumsum(between) - between, between)
+    at = np.sort(np.concatenate([at, first + FARTHEST * (nth + 1)])).astype(np.int64)
+    found = Changes((np.diff(at, prepend=-1) - 1).astype(np.uint8), new[at])
+    return found if found.nbytes < new.nbytes else None
+
+
+def changed(old: Num[np.ndarray, "n"], gaps: UInt8[np.ndarray, "k"], numbers: Num[np.ndarray, "k"]) -> np.ndarray:
+    """A copy of `old` with the changes in it.
+
+    Raises:
+      ValueError: there are not as many numbers as gaps, or they lead beyond the end.
+    """
+    at = np.cumsum(gaps.astype(np.int64) + 1) - 1
+    if len(gaps) != len(numbers) or (len(at) and at[-1] >= len(old)):
+        raise ValueError(f"{len(gaps)} gaps and {len(numbers)} numbers do not fit a box of {len(old)}")
+    new = old.copy()
+    new[at] = numbers
+    return new
