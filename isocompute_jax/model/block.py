@@ -18,7 +18,7 @@ from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
 from isocompute_jax.model.layers import project, rms_norm, swiglu
 from isocompute_jax.model.local_layers import Places, flags, placed, places
-from isocompute_jax.model.lora import rows_joined, through
+from isocompute_jax.model.lora import frozen, rows_joined, through
 from isocompute_jax.model.params import Axes, Params
 from isocompute_jax.model.sampling_copy import split_layers
 
@@ -164,7 +164,8 @@ def _run_layer(
     q, k = placed(config, q, k, at, local)
     attended, collected = attend(q, k, v)
     # One contraction, over [N H]: of two, XLA:CPU puts H first, and so transposes the weights, in decoding every token.
-    x = x + through(project, attended.reshape(*x.shape[:-1], -1), rows_joined(layer["wo"]))
+    wo = rows_joined(layer["wo"])
+    x = x + through(project, attended.reshape(*x.shape[:-1], frozen(wo).shape[0]), wo)
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
         mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)

@@ -66,8 +66,8 @@ class LoraConfig:
 
 
 @flax.struct.dataclass
-class Adapter:
-    """A [*lead, *inputs, r] and B [*lead, r, *outputs] of a matrix [*lead, *inputs, *outputs]; or their specs."""
+class Factors:
+    """An adapter: A [*lead, *inputs, r] and B [*lead, r, *outputs] of a matrix [*lead, *inputs, *outputs]; or specs."""
 
     a: Any
     b: Any
@@ -79,14 +79,14 @@ class Adapted:
     """A frozen matrix and its adapter, in the place of an array of weights."""
 
     base: Any
-    adapter: Adapter
+    adapter: Factors
 
 
 Weight = Array | Adapted
 
 
 def adapter_specs(config: ModelConfig, lora: LoraConfig) -> dict[str, Any]:
-    """The table of the adapters: for each adapted parameter an `Adapter` of `ParamSpec`, named as PEFT names them.
+    """The table of the adapters: for each adapted parameter an `Factors` of `ParamSpec`, named as PEFT names them.
 
     Raises:
       InputError: a target that the model has not, or a rank above that of a matrix.
@@ -108,7 +108,7 @@ def adapter_specs(config: ModelConfig, lora: LoraConfig) -> dict[str, Any]:
     return {"layers": {name: _adapter_spec(spec, lora) for name, spec in layers.items() if name in names}}
 
 
-def _adapter_spec(spec: ParamSpec, lora: LoraConfig) -> Adapter:
+def _adapter_spec(spec: ParamSpec, lora: LoraConfig) -> Factors:
     outputs, inputs = spec.hf_dims
     rank, lead, most = lora.rank, spec.lead, min(spec.hf_shape)
     if rank > most:
@@ -137,7 +137,7 @@ def _adapter_spec(spec: ParamSpec, lora: LoraConfig) -> Adapter:
         "zeros",
         (tuple(range(1, 1 + len(outputs))), (0,)),
     )
-    return Adapter(a, dataclasses.replace(b, interleaved=spec.interleaved), lora.scale)
+    return Factors(a, dataclasses.replace(b, interleaved=spec.interleaved), lora.scale)
 
 
 def init_adapters(config: ModelConfig, lora: LoraConfig, key: Array) -> Params:
@@ -221,7 +221,7 @@ def map_weight(function: Callable[[Array, Axes], Any], weight: Weight, rows: Axe
         return function(weight, whole)
     adapter = weight.adapter
     a, b = function(adapter.a, (*rows, None)), function(adapter.b, (*columns[:-1], None, columns[-1]))
-    return Adapted(function(weight.base, whole), Adapter(a, b, adapter.scale))
+    return Adapted(function(weight.base, whole), Factors(a, b, adapter.scale))
 
 
 def rows_joined(weight: Weight) -> Weight:

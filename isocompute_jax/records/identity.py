@@ -39,7 +39,7 @@ NOT_IDENTIFYING = frozenset({
     # how a run is executed
     "checkpoint_every_s", "chunk_tokens", "max_rollouts_per_dispatch", "mesh",
     "endpoints", "endpoints_file", "token_file", "ca_file", "cert_file", "key_file", "push", "shared_dir", "streams",
-    "stall_s", "wait_s",
+    "changes", "stall_s", "wait_s",
 })  # fmt: skip
 """Names that did not tell configurations apart in files without an `identity` block, at any depth."""
 NO_LONGER_IDENTIFYING = frozenset({

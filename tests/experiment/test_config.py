@@ -30,6 +30,7 @@ from isocompute_jax.experiment.config import (
     override,
 )
 from isocompute_jax.learner import LossConfig, OptimizerConfig
+from isocompute_jax.model import LoraConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.tasks import RewardConfig
@@ -129,7 +130,8 @@ def config_with_everything_changed() -> RunConfig:
         checkpoints=CheckpointsConfig(5, 6, "v/avg@16", 10),
         track=TrackConfig(True, "p", 9400, "0.0.0.0", 2, 3),
         plan=PlanConfig("h200:1x8", 1, 2.0, 3, 4, 5, 6),
-        service=ServiceConfig("a:1,b:2", "f", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0),
+        service=ServiceConfig("a:1,b:2", "f", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0, False),
+        lora=LoraConfig(4, 8.0, "q_proj", "adapter", True),
         agreement=AgreementConfig(20, 0.3, 0.4, 21, 22),
     )
 

@@ -71,7 +71,7 @@ def test_a_field_that_was_not_there_yet_has_its_default():
 
 
 def test_a_field_that_is_unknown_now_differs():
-    assert differences(RUN, {**written(RUN), "lora": {"rank": 8}}) == ["config.lora.rank: 8 there, None here"]
+    assert differences(RUN, {**written(RUN), "unheard": {"of": 8}}) == ["config.unheard.of: 8 there, None here"]
 
 
 def test_a_block_and_a_file_without_one_say_the_same():

@@ -56,12 +56,6 @@ class ServiceConfig:
         "out here first: it needs room for two copies of what this host sends.",
     )
     streams: int = _place(2, "Parallel streams per endpoint of a streamed push.", low=1)
-    changes: bool = _place(
-        True,
-        "Streams say what changed since the version that a server has, where that is less: in bfloat16 a few percent "
-        "of the weights. Servers keep a second copy of them for it, in --weights_dir.",
-        later=True,
-    )
     recompute_cache: bool = option(
         False, "After an update in flight, keys and values are computed anew instead of kept (PipelineRL keeps)."
     )
@@ -72,6 +66,12 @@ class ServiceConfig:
     )
     wait_s: float = _place(
         1800.0, "With every endpoint gone, the run waits so many seconds; then it checkpoints and stops.", low=0
+    )
+    changes: bool = _place(
+        True,
+        "Streams say what changed since the version that a server has, where that is less: in bfloat16 a few percent "
+        "of the weights. Servers keep a second copy of them for it, in --weights_dir.",
+        later=True,
     )
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.weight_broadcast import KeptWeights
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
-from isocompute_jax.service.proto.terms import NO_BASE, NOT_FINITE, host_id
+from isocompute_jax.service.proto.terms import NOT_FINITE, host_id
 from isocompute_jax.service.weights.files import Outbox, Parcel
 from isocompute_jax.service.weights.nccl import TransferError
 
@@ -249,7 +249,8 @@ class Sender:
         try:
             await endpoint.push(calls(base), sent=sent)
         except grpc.aio.AioRpcError as error:
-            if base is None or NO_BASE not in (error.details() or ""):
+            # A call that is refused while it is being written may end in gRPC's own error.
+            if base is None or error.code() not in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INTERNAL):
                 raise
             LOG.info("weights of version %d go to %s whole: %s", parcel.version, endpoint.target, error.details())
             await endpoint.push(calls(None), sent=sent)

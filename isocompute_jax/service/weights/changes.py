@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Num, UInt, UInt8
 
 FARTHEST = 256
 """Numbers from one to the next, at most."""
@@ -18,8 +17,8 @@ FARTHEST = 256
 class Changes(NamedTuple):
     """Of a box with so many numbers."""
 
-    gaps: UInt8[np.ndarray, "k"]  # numbers that lie between one and the one before it
-    numbers: UInt[np.ndarray, "k"]  # what stands there now, as bits
+    gaps: np.ndarray  # [k] uint8, numbers that lie between one and the one before it
+    numbers: np.ndarray  # [k], what stands there now, as bits
 
     @property
     def nbytes(self) -> int:
@@ -27,8 +26,8 @@ class Changes(NamedTuple):
         return self.gaps.nbytes + self.numbers.nbytes
 
 
-def changes(old: UInt[np.ndarray, "n"], new: UInt[np.ndarray, "n"]) -> Changes | None:
-    """What makes `new` of `old`; None where the whole is no larger."""
+def changes(old: np.ndarray, new: np.ndarray) -> Changes | None:
+    """What makes `new` [n] of `old` [n], both as bits; None where the whole is no larger."""
     at = np.flatnonzero(old != new)
     if len(at) * (1 + new.itemsize) >= new.nbytes:
         return None
@@ -41,8 +40,8 @@ def changes(old: UInt[np.ndarray, "n"], new: UInt[np.ndarray, "n"]) -> Changes |
     return found if found.nbytes < new.nbytes else None
 
 
-def changed(old: Num[np.ndarray, "n"], gaps: UInt8[np.ndarray, "k"], numbers: Num[np.ndarray, "k"]) -> np.ndarray:
-    """A copy of `old` with the changes in it.
+def changed(old: np.ndarray, gaps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """A copy of `old` [n] with `Changes` in it.
 
     Raises:
       ValueError: there are not as many numbers as gaps, or they lead beyond the end.

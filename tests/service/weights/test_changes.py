@@ -1,5 +1,6 @@
 """What changed of the weights: there and back, over a real channel, and wherever a server has lost its place."""
 
+import asyncio
 import dataclasses
 
 import grpc
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from benchmarks.simulated_engine import SimulatedEngine
 from isocompute_jax.model import hf_boxes
 from isocompute_jax.service.client import connection
+from isocompute_jax.service.client.connection import Endpoint
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.proto import convert
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.weights import files
@@ -112,18 +116,19 @@ def test_a_server_gets_every_bit_of_a_row_of_changes(tmp_path, outbox):
     [(False, "s", 0), (True, "another", 0), (True, "s", 7)],
     ids=["not kept", "run", "version"],
 )
-def test_changes_of_what_a_server_has_not_are_refused(tmp_path, outbox, keep, session, base):
+def test_changes_of_what_a_server_has_not_are_refused(tmp_path, outbox, caplog, keep, session, base):
     [first, second] = steps(random_params(CONFIG), 2)
     with live(engine=SimulatedEngine(tensors(CONFIG)), weights_dir=str(tmp_path)) as [server]:
         push_all(server, calls_of(outbox.write(hf_boxes(CONFIG, first), version=0), keep=keep))
         parcel = outbox.write(hf_boxes(CONFIG, second), version=8)
         parcel = dataclasses.replace(parcel, before=dataclasses.replace(parcel.before, version=base))
-        with pytest.raises(grpc.aio.AioRpcError, match=f"this server has not kept version {base}: send whole chunks"):
+        with pytest.raises(grpc.aio.AioRpcError):
             push_all(server, calls_of(parcel, session=session, keep=True, base=base))
+        assert f"this server has not kept version {base}: send whole chunks" in caplog.text
         assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, first))
 
 
-def test_changes_of_other_numbers_do_not_have_the_checksum(tmp_path, outbox):
+def test_changes_of_other_numbers_do_not_have_the_checksum(tmp_path, outbox, caplog):
     [first, second] = steps(random_params(CONFIG), 2)
     with live(engine=SimulatedEngine(tensors(CONFIG)), weights_dir=str(tmp_path)) as [server]:
         push_all(server, calls_of(outbox.write(hf_boxes(CONFIG, first), version=0), keep=True))
@@ -131,12 +136,13 @@ def test_changes_of_other_numbers_do_not_have_the_checksum(tmp_path, outbox):
         spoilt = memoryview(bytes(len(parcel.data)))  # what the learner believes that the server has
         few = dataclasses.replace(parcel, data=memoryview(bytes(len(parcel.data) - 64) + bytes(parcel.data[-64:])))
         few = dataclasses.replace(few, before=dataclasses.replace(parcel.before, data=spoilt))
-        with pytest.raises(grpc.aio.AioRpcError, match="with its changes a chunk does not have its checksum"):
+        with pytest.raises(grpc.aio.AioRpcError):
             push_all(server, calls_of(few, keep=True, base=0))
+        assert "with its changes a chunk does not have its checksum" in caplog.text
         assert without_padding(CONFIG, server.engine.weights) == without_padding(CONFIG, wanted_file(CONFIG, first))
 
 
-def test_without_room_for_a_second_copy_the_whole_is_sent(tmp_path, outbox, monkeypatch):
+def test_without_room_for_a_second_copy_the_whole_is_sent(tmp_path, outbox, monkeypatch, caplog):
     reserve, made = files.SharedFile.reserve, []
     versions = list(steps(random_params(CONFIG), 3))
     with live(engine=SimulatedEngine(tensors(CONFIG)), weights_dir=str(tmp_path)) as [server]:
@@ -151,9 +157,41 @@ def test_without_room_for_a_second_copy_the_whole_is_sent(tmp_path, outbox, monk
         monkeypatch.setattr(files.SharedFile, "reserve", full)
         push_all(server, calls_of(outbox.write(hf_boxes(CONFIG, versions[0]), version=0), keep=True))
         parcel = outbox.write(hf_boxes(CONFIG, versions[1]), version=1)
-        with pytest.raises(grpc.aio.AioRpcError, match="has not kept version 0"):
+        with pytest.raises(grpc.aio.AioRpcError):
             push_all(server, calls_of(parcel, keep=True, base=0))
+        assert "has not kept version 0" in caplog.text
         push_all(server, calls_of(parcel, keep=True))
         assert without_padding(CONFIG, server.engine.weights) == without_padding(
             CONFIG, wanted_file(CONFIG, versions[1])
         )
+
+
+def test_a_server_that_has_lost_its_place_gets_the_whole(tmp_path, caplog):
+    """As one that was started again: the learner believes that it has the version before."""
+    caplog.set_level("INFO")
+    versions = list(steps(random_params(CONFIG), 3))
+    servers = [SimulatedEngine(tensors(CONFIG)) for _ in range(2)]
+    with (
+        live(engine=servers[0], weights_dir=str(tmp_path)) as [a],
+        live(engine=servers[1], weights_dir=str(tmp_path)) as [b],
+    ):
+
+        async def run():
+            service = ServiceConfig(endpoints=f"{a.address},{b.address}", shared_dir=str(tmp_path), push="stream")
+            sender = Sender(service, CONFIG, session="run", in_flight="abort")
+            endpoints = [Endpoint(server.address, service) for server in (a, b)]
+            for version, params in enumerate(versions):
+                weights = sender.take(params, version=version)
+                endpoints[1].keeps = version - 1 if version else None
+                for endpoint in endpoints[: 1 if version == 0 else 2]:
+                    await sender.send(weights, endpoint, "elsewhere", sent=lambda: None)
+            for endpoint in endpoints:
+                await endpoint.close()
+            sender.close()
+
+        asyncio.run(run())
+        for server in (a, b):
+            expected = without_padding(CONFIG, wanted_file(CONFIG, versions[-1]))
+            assert without_padding(CONFIG, server.engine.weights) == expected
+    # Of version 1, which b was sent first; after that it had its place.
+    assert caplog.text.count("go to") == 1 and "weights of version 1 go to" in caplog.text
