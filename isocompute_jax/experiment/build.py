@@ -195,7 +195,9 @@ def first_adapters(config: RunConfig, shape: ModelConfig, params: Params, shardi
     """Those that training begins with, from a PEFT directory or new ones."""
     lora = config.lora
     if not lora.start:
-        return model.init_adapters(shape, lora, jax.random.key(config.seed))
+        # Committed, as restored ones are: else a resumed run, and the second step, would compile everything anew.
+        placed = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if shardings is None else shardings.params
+        return jax.device_put(model.init_adapters(shape, lora, jax.random.key(config.seed)), placed)
     placed, base = None if shardings is None else shardings.params, model.fingerprint(params)
     return model.load_adapter(lora.start, shape, lora, base_fingerprint=base, shardings=placed)
 

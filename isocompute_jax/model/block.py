@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +15,9 @@ from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig, Remat
 from isocompute_jax.model.experts import Routed, experts
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
-from isocompute_jax.model.layers import project, rms_norm, swiglu
+from isocompute_jax.model.layers import linear, rms_norm, swiglu, to_heads
 from isocompute_jax.model.local_layers import Places, flags, placed, places
-from isocompute_jax.model.lora import frozen, rows_joined, through
+from isocompute_jax.model.lora import frozen, rows_joined
 from isocompute_jax.model.params import Axes, Params
 from isocompute_jax.model.sampling_copy import split_layers
 
@@ -155,8 +154,7 @@ def _run_layer(
 ) -> tuple[Array, Any, Routed | None]:
     """One layer: [P, G, T, D] to the same, what `attend(q, k, v)` returns beside the attended values, and routing."""
     normed = rms_norm(x, layer["attention_norm"], eps=config.norm_eps)
-    to_heads = functools.partial(jnp.einsum, "pgtd,dnh->pgtnh")
-    q, k, v = (through(to_heads, normed, layer[name]) for name in ("wq", "wk", "wv"))
+    q, k, v = (to_heads(normed, layer[name]) for name in ("wq", "wk", "wv"))
     if config.attention_bias:
         q, k, v = q + layer["bq"], k + layer["bk"], v + layer["bv"]
     if config.qk_norm:
@@ -165,7 +163,7 @@ def _run_layer(
     attended, collected = attend(q, k, v)
     # One contraction, over [N H]: of two, XLA:CPU puts H first, and so transposes the weights, in decoding every token.
     wo = rows_joined(layer["wo"])
-    x = x + through(project, attended.reshape(*x.shape[:-1], frozen(wo).shape[0]), wo)
+    x = x + linear(attended.reshape(*x.shape[:-1], frozen(wo).shape[0]), wo)
     normed = rms_norm(x, layer["mlp_norm"], eps=config.norm_eps)
     if config.num_experts:
         mixed, routed = experts(config, layer, normed, replay, axes=axes, mesh=mesh)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
 from isocompute_jax.model.grouped_product import TILE, GroupedKernel, grouped_kernel, grouped_product
-from isocompute_jax.model.lora import Weight, frozen, map_weight, through
+from isocompute_jax.model.lora import Adapted, Weight, frozen, map_weight
 from isocompute_jax.model.params import Axes, Params
 
 UNKNOWN = -1
@@ -204,12 +204,15 @@ def _mixed(
     if weigh_input:
         sorted_tokens *= permuted(mixing.reshape(count * active, 1), order, back)
 
-    def product(x: Array, w: Array) -> Array:
+    def product(x: Array, w: Weight) -> Array:
+        if isinstance(w, Adapted):
+            low = product(product(x, w.factors.a), w.factors.b)
+            return product(x, w.base) + w.factors.scale * low
         # Adapters are too narrow for kernels of whole tiles.
         return grouped_product(x, w, sizes, "blocks" if any(size % TILE for size in w.shape[1:]) else kernel)
 
-    gate, up = (through(product, sorted_tokens, w, product) for w in (w_gate, w_up))
-    out = through(product, jax.nn.silu(gate) * up, w_down, product)
+    gate, up = (product(sorted_tokens, w) for w in (w_gate, w_up))
+    out = product(jax.nn.silu(gate) * up, w_down)
     out = permuted(out, back, order).reshape(count, active, d)
     if weigh_input:
         return jnp.sum(out, axis=1).reshape(x.shape)

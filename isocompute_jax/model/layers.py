@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.model.config import ModelConfig, RopeScaling
 from isocompute_jax.model.kernels import ATTENTION_OUTPUT
-from isocompute_jax.model.lora import Adapted, Weight, through
+from isocompute_jax.model.lora import Adapted, Weight
 
 
 class Keys(NamedTuple):
@@ -156,6 +156,29 @@ def decoding_attention(q: Float[Array, "P G T N H"], sources: Sequence[Keys]) ->
     return jax.lax.platform_dependent(q, sources, cpu=in_float32, default=attention)
 
 
+def linear(x: Float[Array, "... D"], weight: Weight) -> Float[Array, "... E"]:
+    """x W; of an adapted W x W + scale (x A) B, and no W of its own is made."""
+    if not isinstance(weight, Adapted):
+        return project(x, weight)
+    # Nothing asks for the gradient of the frozen one.
+    return x @ weight.base + _low_rank(x, weight)
+
+
+def to_heads(x: Float[Array, "P G T D"], weight: Weight) -> Float[Array, "P G T N H"]:
+    """The same, to heads: W is [D, N, H]."""
+    product = functools.partial(jnp.einsum, "pgtd,dnh->pgtnh")
+    if not isinstance(weight, Adapted):
+        return product(x, weight)
+    return product(x, weight.base) + _low_rank(x, weight).reshape(*x.shape[:-1], *weight.base.shape[1:])
+
+
+def _low_rank(x: Float[Array, "... D"], weight: Adapted) -> Float[Array, "... E"]:
+    """scale (x A) B, outputs joined."""
+    factors = weight.factors
+    a: Any = project(x, factors.a)
+    return factors.scale * project(a, factors.b.reshape(factors.b.shape[0], -1))
+
+
 @jax.custom_vjp
 def project(x: Float[Array, "... D"], w: Float[Array, "D E"]) -> Float[Array, "... E"]:
     """x W; the gradient is written out for its order of operands, see `_weight_gradient`."""
@@ -193,8 +216,8 @@ def swiglu(x: Float[Array, "... D"], w_gate: Weight, w_up: Weight, w_down: Weigh
     if not any(isinstance(w, Adapted) for w in weights):
         plain: Any = _swiglu
         return plain(x, *weights)
-    gate, up = (through(jnp.matmul, x, w) for w in (w_gate, w_up))
-    return through(jnp.matmul, jax.nn.silu(gate) * up, w_down)
+    gate, up = (linear(x, w) for w in (w_gate, w_up))
+    return linear(jax.nn.silu(gate) * up, w_down)
 
 
 @jax.custom_vjp

@@ -79,7 +79,7 @@ class Adapted:
     """A frozen matrix and its adapter, in the place of an array of weights."""
 
     base: Any
-    adapter: Factors
+    factors: Factors
 
 
 Weight = Array | Adapted
@@ -168,7 +168,7 @@ def merged(params: Params) -> Params:
 
 def scaled_adapters(params: Params) -> Params:
     """The adapters of adapted weights, with the scale in B."""
-    adapters = {name: x.adapter for name, x in params["layers"].items() if _is_adapted(x)}
+    adapters = {name: x.factors for name, x in params["layers"].items() if _is_adapted(x)}
     return {"layers": {name: x.replace(b=x.scale * x.b) for name, x in adapters.items()}}
 
 
@@ -182,7 +182,7 @@ def _is_adapted(node: Any) -> bool:
 
 
 def _sum(weight: Adapted) -> Array:
-    a, b, base = weight.adapter.a, weight.adapter.b, weight.base
+    a, b, base = weight.factors.a, weight.factors.b, weight.base
     lead = tuple(range(a.ndim + b.ndim - 2 - base.ndim))
     wide = jnp.promote_types(base.dtype, jnp.float32)
     product = jax.lax.dot_general(
@@ -191,15 +191,7 @@ def _sum(weight: Adapted) -> Array:
         (((a.ndim - 1,), (len(lead),)), (lead, lead)),
         precision=jax.lax.Precision.HIGHEST,
     )
-    return (base.astype(wide) + weight.adapter.scale * product).astype(base.dtype)
-
-
-def through(product: Callable[[Array, Array], Array], x: Array, weight: Weight, down: Any = jnp.matmul) -> Array:
-    """`product(x, W)`, or, of an adapted W, `product(x, W) + scale product(down(x, A), B)`: no W of its own is made."""
-    if not isinstance(weight, Adapted):
-        return product(x, weight)
-    adapter = weight.adapter
-    return product(x, weight.base) + adapter.scale * product(down(x, adapter.a), adapter.b)
+    return (base.astype(wide) + weight.factors.scale * product).astype(base.dtype)
 
 
 def frozen(weight: Weight) -> Array:
@@ -219,7 +211,7 @@ def map_weight(function: Callable[[Array, Axes], Any], weight: Weight, rows: Axe
     whole = (*rows, columns[-1])
     if not isinstance(weight, Adapted):
         return function(weight, whole)
-    adapter = weight.adapter
+    adapter = weight.factors
     a, b = function(adapter.a, (*rows, None)), function(adapter.b, (*columns[:-1], None, columns[-1]))
     return Adapted(function(weight.base, whole), Factors(a, b, adapter.scale))
 
@@ -232,4 +224,4 @@ def rows_joined(weight: Weight) -> Weight:
 
     if not isinstance(weight, Adapted):
         return joined(weight)
-    return Adapted(joined(weight.base), weight.adapter.replace(a=joined(weight.adapter.a)))  # pyright: ignore
+    return Adapted(joined(weight.base), weight.factors.replace(a=joined(weight.factors.a)))  # pyright: ignore
