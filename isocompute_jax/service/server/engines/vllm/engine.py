@@ -117,7 +117,7 @@ class VllmEngine:
             tensors=tensors,
             nccl="" if environment.NCCL in names or settings.lora_rank else launch.nccl_version(),
             lacks=lacks,
-            token_versions=self._says_versions,
+            token_versions=self._says_versions or bool(settings.lora_rank),
             devices=config.parallel_config.world_size_across_dp,
             device_kind=launch.device_kind(),
         )
