@@ -211,7 +211,10 @@ def step_speed(parts: Parts, batch: ReadyBatch, phase_s: Mapping[str, float]) ->
     trained = sum(int(completion.mask.sum()) for group in batch.trained for completion in group.completions)
     config = parts.inputs.model_config
     repeated = isinstance(batch.updates[0][0], PackedBatch)
-    flops = parts.config.recipe.epochs * model_flops(config, batch.trained, prompts_repeated=repeated)
+    adapters = parts.config.adapters is not None
+    flops = (
+        model_flops(config, batch.trained, prompts_repeated=repeated, adapters=adapters) * parts.config.recipe.epochs
+    )
     devices = jax.devices()[:1] if parts.inputs.mesh is None else list(parts.inputs.mesh.devices.flat)
     peak = peak_flops([device.device_kind for device in devices], config.dtype)
     return {
@@ -225,7 +228,9 @@ def step_speed(parts: Parts, batch: ReadyBatch, phase_s: Mapping[str, float]) ->
     }
 
 
-def model_flops(config: ModelConfig, groups: Sequence[RolloutGroup], *, prompts_repeated: bool) -> float:
+def model_flops(
+    config: ModelConfig, groups: Sequence[RolloutGroup], *, prompts_repeated: bool, adapters: bool = False
+) -> float:
     """What one update on all of these groups needs, each product once.
 
     Prompts are read once a group, or, where `prompts_repeated` (packed rows), once a rollout. What trees share beyond
@@ -239,7 +244,7 @@ def model_flops(config: ModelConfig, groups: Sequence[RolloutGroup], *, prompts_
         tokens += sum(own) + prompt * (len(own) if prompts_repeated else 1)
         pairs += sum(_seen_pairs(config, prompt + length) - before for length in own)
         pairs += before * (len(own) if prompts_repeated else 1)
-    return step_flops(config, Work(0, tokens, tokens, pairs, pairs, 1)).model
+    return step_flops(config, Work(0, tokens, tokens, pairs, pairs, 1), adapters=adapters).model
 
 
 def _seen_pairs(config: ModelConfig, length: int) -> float:

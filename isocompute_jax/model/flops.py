@@ -72,16 +72,18 @@ def head_matrix(config: ModelConfig) -> int:
     return config.embed_dim * config.vocab_size
 
 
-def step_flops(config: ModelConfig, work: Work) -> Flops:
-    """Of one update."""
+def step_flops(config: ModelConfig, work: Work, *, adapters: bool = False) -> Flops:
+    """Of one update; of `adapters` without their own products, which are few, and without gradients of the weights."""
     width = config.num_layers * config.num_heads * config.head_dim
-    body, head = 6.0 * active_matrices(config), 6.0 * head_matrix(config)
+    each = 4.0 if adapters else 6.0
+    body, head = each * active_matrices(config), each * head_matrix(config)
     attention = 12.0 * width
     body_again = 2.0 * matrices_again(config) * BODY_AGAIN[config.remat]
     attention_again = attention / 3 * ATTENTION_AGAIN[config.remat]
     layers = (body + body_again) * work.positions + (attention + attention_again) * work.computed_pairs
     precision = precision_of(config)
-    heads = head * HEAD_PRODUCTS[precision] / 3 * work.positions
+    products = HEAD_PRODUCTS[precision] * (3 / 4 if adapters and precision != "bf16_x3" else 2 / 3 if adapters else 1)
+    heads = 2.0 * head_matrix(config) * products * work.positions
     if config.dtype != "bfloat16":
         narrow, wide = 0.0, layers + heads
     else:

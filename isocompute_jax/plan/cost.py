@@ -8,7 +8,10 @@ pauses while they load weights, checkpoints in the background, and what is lost 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
+
+import jax
 
 from isocompute_jax import model
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
@@ -123,6 +126,7 @@ def spans_of(
     draw: Callable[[int], Range],
     weight_bytes: float,
     state_bytes: float,
+    sent_bytes: float | None = None,
     whole: RunConfig | None = None,
 ) -> Spans:
     """Seconds of each part of a run.
@@ -135,12 +139,14 @@ def spans_of(
       draw: seconds in which so many rollouts are sampled from an empty window.
       weight_bytes: of one copy of the model in the dtype that it computes in.
       state_bytes: of a checkpoint.
+      sent_bytes: of an update of the servers; None where that is all weights.
       whole: the run that is evaluated and exported, where `config` is that of some of its batches.
     """
     whole = whole or config
     weights = Range(0.0, 0.0)
     if config.plan.sampler_devices:
-        weights = push_time(config, topology, weight_bytes, sampling.copies).times(1 / config.updates_per_phase)
+        pushed = weight_bytes if sent_bytes is None else sent_bytes
+        weights = push_time(config, topology, pushed, sampling.copies).times(1 / config.updates_per_phase)
     times, rollouts = evaluations_of(whole)
     sets = len(config.evaluation.sets)
     exports = 1 + (whole.num_steps // config.export_every if config.export_every else 0)
@@ -226,6 +232,9 @@ def price(
       whole: the run, where `config` is that of its batches of one size.
     """
     count = model.count_params(model_config)
+    trained, lora = count, config.adapters
+    if lora is not None:
+        trained = sum(math.prod(x.shape) for x in jax.tree.leaves(model.abstract_adapters(model_config, lora)))
     sampling, draw = _sampled(config, topology, model_config, unit)
     spans = spans_of(
         config,
@@ -234,7 +243,8 @@ def price(
         sampling=sampling,
         draw=draw,
         weight_bytes=float(count) * DTYPE_BYTES[model_config.dtype],
-        state_bytes=float(count) * (4 + MOMENT_BYTES[config.optimizer.moments]),
+        state_bytes=float(trained) * (4 + MOMENT_BYTES[config.optimizer.moments]),
+        sent_bytes=4.0 * trained if lora is not None and lora.served else None,
         whole=whole,
     )
     return sampling, run_cost(

@@ -137,7 +137,7 @@ def plan_size(config: RunConfig, topology: Topology, *, advice: bool = True) -> 
         except DoesNotCompile as error:
             refused = error.needed
     work = work_of(config, compiled.batch_shape, lengths, shape)
-    flops = step_flops(shape, work)
+    flops = step_flops(shape, work, adapters=config.adapters is not None)
     found = collectives(compiled.program.as_text() or "", num_devices=topology.size, microbatches=work.microbatches)
     weights = 2.0 * model.count_params(shape) / config.mesh.tensor
     passes = 3 * work.microbatches  # forward, and twice backward: for activations and for weights

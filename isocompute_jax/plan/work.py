@@ -87,7 +87,8 @@ def better_layout(
         return None
     changed = override(config, "packing.row_tokens", other)
     shape = shape_of(changed, model_config, changed.problems_per_update, changed.group_size, mesh)
-    found = step_flops(model_config, work_of(changed, shape, lengths, model_config))
+    work = work_of(changed, shape, lengths, model_config)
+    found = step_flops(model_config, work, adapters=config.adapters is not None)
     share = (found.computed + found.computed_float32) / (flops.computed + flops.computed_float32)
     return (other, share) if share < WORTH_SAYING else None
 

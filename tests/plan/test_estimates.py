@@ -49,6 +49,22 @@ def test_flops_are_xlas_of_one_unrolled_layer():
     assert counted == pytest.approx(found.model, rel=0.05)  # the rest is norms, softmax, RoPE
 
 
+def test_flops_of_adapters_are_xlas_without_gradients_of_weights():
+    tokens, config = jnp.zeros((1, 128), jnp.int32), dataclasses.replace(CONFIG, num_layers=6)
+    lora = model.LoraConfig(rank=1)
+
+    def loss(adapters, params):
+        hidden, _ = model.prefill(config, model.with_adapters(params, adapters), tokens, jnp.ones(tokens.shape, bool))
+        return jnp.sum(model.logits(config, params, hidden))
+
+    given = model.abstract_adapters(config, lora), model.abstract_params(config)
+    costs = jax.jit(jax.grad(loss)).lower(*given).compile().cost_analysis()
+    pairs = 128.0**2
+    found = step_flops(config, Work(1, 128, 128, pairs, pairs, 1), adapters=True)
+    assert found.body == 4 * active_matrices(config) * 128
+    assert (costs or {})["flops"] == pytest.approx(found.model, rel=0.05)
+
+
 def test_flops_by_hand():
     d, f, heads = 256, 768, (2 * 4 + 2 * 2) * 64
     assert active_matrices(CONFIG) == d * heads + 3 * d * f
@@ -69,6 +85,8 @@ def test_flops_by_hand():
     assert found.head == 6 * head_matrix(CONFIG) * 1000
     layers = 6 * active_matrices(CONFIG) * 1100 + 12 * 4 * 64 * 6e5
     assert (found.computed, found.computed_float32) == (0, layers + 8 * head_matrix(CONFIG) * 1100)
+    adapters = step_flops(CONFIG, work, adapters=True)
+    assert adapters.computed_float32 == layers - 2 * active_matrices(CONFIG) * 1100 + 6 * head_matrix(CONFIG) * 1100
     narrow = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full")
     found = step_flops(narrow, work)
     again = 2 * matrices_again(CONFIG) * 1100 + 4 * 4 * 64 * 6e5
