@@ -136,7 +136,7 @@ def _forward(q: Array, k: Array, v: Array, first: Array, chunk: int) -> tuple[Ar
 def _query_gradients(
     row: _Row, sums: tuple[Array, Array], query: tuple[Array, ...]
 ) -> tuple[tuple[Array, Array], Array]:
-    """Adds a chunk of queries to the gradients of keys and values (dk, dv); returns them, and its own.
+    """Adds a chunk of queries to the gradients of keys and values (dk, dv [I K H C]); returns them, and its own.
 
     With weights P = exp(scores - log-sum-exp): dV = P' dO, dS = P (dO V' - sum(dO O)), dQ = dS K, dK = dS' Q.
     """
@@ -144,6 +144,9 @@ def _query_gradients(
     wide = jnp.promote_types(q.dtype, jnp.float32)
     # sum(dO O) is the mean of dO V' under the weights: what the softmax takes off.
     mean = jnp.sum(gradient.astype(wide) * out.astype(wide), axis=-1)
+    # Turned once, and dK' = Q' dS: where the product turns them, or dS is turned for every chunk, it takes XLA:CPU two to
+    # four times as long (BENCHMARKS.md, "Long context").
+    turned = jax.lax.optimization_barrier(tuple(x.swapaxes(-1, -2) for x in (q, gradient)))
 
     def add(key: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         dq, dk, dv = sums
@@ -154,8 +157,13 @@ def _query_gradients(
         dscores = (weights * (dweights - mean[..., None]) * q.shape[-1] ** -0.5).astype(q.dtype)
         weights = weights.astype(q.dtype)
         dq += jnp.einsum("kqc,kch->kqh", dscores, k, preferred_element_type=wide)
-        dk = dk.at[key].add(jnp.einsum("kqc,kqh->kch", dscores, q, preferred_element_type=wide))
-        dv = dv.at[key].add(jnp.einsum("kqc,kqh->kch", weights, gradient, preferred_element_type=wide))
+        added = (
+            jnp.einsum("khq,kqc->khc", of, weight, preferred_element_type=wide)
+            for of, weight in zip(turned, (dscores, weights), strict=True)
+        )
+        # Behind a barrier, or the product is fused with the sum, and slow too.
+        to_k, to_v = jax.lax.optimization_barrier(tuple(added))
+        dk, dv = dk.at[key].add(to_k), dv.at[key].add(to_v)
         return dq, dk, dv
 
     start = jnp.min(first) // len(first)
@@ -172,11 +180,11 @@ def _backward(chunk: int, kept: tuple[Array, ...], gradient: Array) -> tuple[Arr
     def one(given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
         q, k, v, first, out, normalizer, gradient = given
         row = _cut_row(q, k, v, first, chunk)
-        zeros = jnp.zeros(row.k.shape, jnp.promote_types(k.dtype, jnp.float32))
+        zeros = jnp.zeros(row.k.swapaxes(-1, -2).shape, jnp.promote_types(k.dtype, jnp.float32))
         out, gradient = _cut(out, kv_heads, chunk), _cut(gradient, kv_heads, chunk)
         queries = (row.q, row.first, out, normalizer, gradient, jnp.arange(len(row.first), dtype=first.dtype))
         (dk, dv), dq = jax.lax.scan(functools.partial(_query_gradients, row), (zeros, zeros), queries)
-        dk, dv = dk.astype(k.dtype), dv.astype(v.dtype)
+        dk, dv = dk.swapaxes(-1, -2).astype(k.dtype), dv.swapaxes(-1, -2).astype(v.dtype)
         return _joined(dq, length, chunk), _joined(dk, length, chunk), _joined(dv, length, chunk)
 
     return *jax.lax.map(one, (q, k, v, first, out, normalizer, gradient)), None
