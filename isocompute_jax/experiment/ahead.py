@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from isocompute_jax import sharding
+from isocompute_jax import model, sharding
 from isocompute_jax.allocation import auto
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment import noise

@@ -32,7 +32,7 @@ from isocompute_jax.learner import (
     TreeShape,
     noise,
 )
-from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.model import LoraConfig, ModelConfig, Params
 from isocompute_jax.records.rollout import RolloutGroup
 
 MOST_CELLS = 16

@@ -18,6 +18,7 @@ from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.server.engines.adapters import adapter_tensors
 from isocompute_jax.service.server.engines.base import JaxSettings
 from isocompute_jax.service.server.engines.jax_engine import JaxEngine
+from isocompute_jax.service.weights.files import Parcel
 from tests.experiment import builders
 from tests.model.tiny import random_params, tiny_config
 from tests.service.fleet_builders import live
@@ -63,6 +64,7 @@ def test_what_travels_is_a_and_b_with_the_scale_in_it(tmp_path):
     service = ServiceConfig(endpoints="nowhere:1", shared_dir=str(tmp_path))
     sender = Sender(service, config, session="run", in_flight="abort", lora=LORA)
     parcel = sender.take(model.with_adapters(base, adapters), version=1)
+    assert isinstance(parcel, Parcel)
     sent = {
         tensor.name: np.frombuffer(parcel.data[start : start + tensor.nbytes], np.float32).reshape(tensor.shape)
         for tensor, start in zip(parcel.tensors, parcel.starts, strict=True)

@@ -144,8 +144,8 @@ def _query_gradients(
     wide = jnp.promote_types(q.dtype, jnp.float32)
     # sum(dO O) is the mean of dO V' under the weights: what the softmax takes off.
     mean = jnp.sum(gradient.astype(wide) * out.astype(wide), axis=-1)
-    # Turned once, and dK' = Q' dS: where the product turns them, or dS is turned for every chunk, it takes XLA:CPU two to
-    # four times as long (BENCHMARKS.md, "Long context").
+    # Turned once, and dK' = Q' dS: where the product turns them, or dS is turned for every chunk, it takes XLA:CPU two
+    # to four times as long (BENCHMARKS.md, "Long context").
     turned = jax.lax.optimization_barrier(tuple(x.swapaxes(-1, -2) for x in (q, gradient)))
 
     def add(key: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -1,0 +1,85 @@
+"""What a stream of weights sends of a run's updates, beside all of them: bytes, and seconds over loopback.
+
+    python -m isocompute_jax.train --config=configs/smollm2.py --workdir=runs/slow --config.dtype=bfloat16 \
+      --config.optimizer.base_lr=1e-6 --config.optimizer.warmup_steps=0 --config.max_compute=384 --config.export_every=1
+    python -m benchmarks.weight_changes --exports=runs/slow/exports
+
+The exports, one for each update, go one after the other to a server in this process, whose engine only takes them:
+whole, and as changes. Each line is of one update; seconds are from the laid down file to the server's reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import tempfile
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from absl import flags
+
+from benchmarks.shared import print_head, print_row
+from benchmarks.simulated_engine import SimulatedEngine
+from isocompute_jax import app, model
+from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.service.client.connection import Endpoint, update_calls
+from isocompute_jax.service.client.service_config import ServiceConfig
+from isocompute_jax.service.proto import sampler_pb2 as pb
+from isocompute_jax.service.server.server import Server, ServerConfig
+from isocompute_jax.service.weights.files import Outbox, Parcel
+
+_EXPORTS = flags.DEFINE_string("exports", None, "Folder of a run's exports, step-1, step-2 and so on.", required=True)
+_STREAMS = flags.DEFINE_integer("streams", ServiceConfig().streams, "Streams of a push.", 1)
+
+
+def main() -> None:
+    """Flags -> table."""
+    exports = sorted(pathlib.Path(_EXPORTS.value).glob("step-*"), key=lambda path: int(path.name[5:]))
+    print_head(("update", "numbers changed", "MB whole", "MB as changes", "of it", "s whole", "s as changes"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        asyncio.run(_push(exports, directory))
+
+
+async def _push(exports: list[pathlib.Path], directory: str) -> None:
+    config = model.load_config(exports[0])
+    tensors = [TensorSpec(name, config.dtype, shape) for name, shape in model.hf_tensor_shapes(config)]
+    server = Server(SimulatedEngine(tuple(tensors)), ServerConfig(port=0, wait_for_weights=True, weights_dir=directory))
+    await server.start()
+    endpoint = Endpoint(server.address, ServiceConfig())
+    outbox = Outbox(directory, run="benchmark", tensors=tensors, whole=True)
+
+    async def pushed(parcel: Parcel, session: str, base: int | None) -> tuple[int, float]:
+        def calls() -> list[Iterator[bytes]]:
+            return update_calls(
+                parcel,
+                session=session,
+                in_flight=pb.IN_FLIGHT_ABORT,
+                shared=False,
+                streams=_STREAMS.value,
+                keep=True,
+                base=base,
+            )
+
+        sent = [pb.UpdateWeightsRequest.FromString(message).end.bytes for call in calls() for message in call]
+        start = time.perf_counter()
+        await endpoint.push(calls(), sent=lambda: None)
+        return sum(sent), time.perf_counter() - start
+
+    for version, path in enumerate(exports):
+        parcel = outbox.write(model.hf_boxes(config, model.load_params(path, config)), version=version)
+        if parcel.before is not None:
+            old, new = (np.frombuffer(each.data, np.uint16) for each in (parcel.before, parcel))
+            share = np.mean(old != new)
+            changes, seconds = await pushed(parcel, "run#1", version - 1)
+            whole, whole_seconds = await pushed(parcel, "run#2", None)
+            sizes = f"{whole / 1e6:.0f}", f"{changes / 1e6:.1f}", f"{changes / whole:.1%}"
+            print_row(path.name, f"{share:.1%}", *sizes, f"{whole_seconds:.2f}", f"{seconds:.2f}")
+        await pushed(parcel, "run#1", None)
+    await endpoint.close()
+    await server.stop(0)
+    outbox.close()
+
+
+if __name__ == "__main__":
+    app.run(main)
