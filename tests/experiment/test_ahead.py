@@ -14,6 +14,7 @@ from isocompute_jax.compiling import WRITTEN
 from isocompute_jax.experiment import ahead, loop
 from isocompute_jax.experiment.config import MeshConfig, PackingConfig, RecipeConfig
 from isocompute_jax.experiment.loop_state import Ledger
+from isocompute_jax.model import LoraConfig
 from isocompute_jax.records import run_files
 from tests.experiment import builders
 
@@ -58,10 +59,16 @@ def run(config, path, compiled, *, on: bool) -> list[tuple[int, str]]:
     [
         (ScheduleConfig("4@0,8@64", problems_per_batch="4@0,2@160", noise_every=2), {"mesh": MeshConfig(fsdp=2)}, 0),
         (ScheduleConfig("8@0,16@128"), {"packing": PackingConfig(trees="on")}, 0),
+        (ScheduleConfig("4@0,8@64", noise_every=2), {"lora": LoraConfig(2), "recipe": RecipeConfig(epochs=2)}, 0),
+        (
+            ScheduleConfig("4@0,8@64", noise_every=2),
+            {"lora": LoraConfig(2), "recipe": RecipeConfig(epochs=2), "mesh": MeshConfig(fsdp=2)},
+            0,
+        ),
         # the units of a deal depend on it
         (ScheduleConfig("4@0,8@64", per_problem="variance"), {"recipe": RecipeConfig(epochs=2, minibatches=2)}, 1),
     ],
-    ids=["padded on two devices", "trees", "dealt"],
+    ids=["padded on two devices", "trees", "adapters", "adapters on two devices", "dealt"],
 )
 def test_a_switch_compiles_nothing(base_run, schedule, changes, left, compiled, tmp_path):
     evaluation = dataclasses.replace(base_run.evaluation, points=2)
