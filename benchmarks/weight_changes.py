@@ -44,41 +44,45 @@ def main() -> None:
 async def _push(exports: list[pathlib.Path], directory: str) -> None:
     config = model.load_config(exports[0])
     tensors = [TensorSpec(name, config.dtype, shape) for name, shape in model.hf_tensor_shapes(config)]
-    server = Server(SimulatedEngine(tuple(tensors)), ServerConfig(port=0, wait_for_weights=True, weights_dir=directory))
-    await server.start()
-    endpoint = Endpoint(server.address, ServiceConfig())
+    settings = ServerConfig(port=0, wait_for_weights=True, weights_dir=directory)
+    servers = [Server(SimulatedEngine(tuple(tensors)), settings) for _ in range(2)]
+    for server in servers:
+        await server.start()
+    endpoints = [Endpoint(server.address, ServiceConfig()) for server in servers]
     outbox = Outbox(directory, run="benchmark", tensors=tensors, whole=True)
-
-    async def pushed(parcel: Parcel, session: str, base: int | None) -> tuple[int, float]:
-        def calls() -> list[Iterator[bytes]]:
-            return update_calls(
-                parcel,
-                session=session,
-                in_flight=pb.IN_FLIGHT_ABORT,
-                shared=False,
-                streams=_STREAMS.value,
-                keep=True,
-                base=base,
-            )
-
-        sent = [pb.UpdateWeightsRequest.FromString(message).end.bytes for call in calls() for message in call]
-        start = time.perf_counter()
-        await endpoint.push(calls(), sent=lambda: None)
-        return sum(sent), time.perf_counter() - start
-
     for version, path in enumerate(exports):
         parcel = outbox.write(model.hf_boxes(config, model.load_params(path, config)), version=version)
-        if parcel.before is not None:
-            old, new = (np.frombuffer(each.data, np.uint16) for each in (parcel.before, parcel))
-            share = np.mean(old != new)
-            changes, seconds = await pushed(parcel, "run#1", version - 1)
-            whole, whole_seconds = await pushed(parcel, "run#2", None)
-            sizes = f"{whole / 1e6:.0f}", f"{changes / 1e6:.1f}", f"{changes / whole:.1%}"
-            print_row(path.name, f"{share:.1%}", *sizes, f"{whole_seconds:.2f}", f"{seconds:.2f}")
-        await pushed(parcel, "run#1", None)
-    await endpoint.close()
-    await server.stop(0)
+        whole, whole_s = await _pushed(endpoints[0], parcel, None)
+        changes, changes_s = await _pushed(endpoints[1], parcel, version - 1 if version else None)
+        if parcel.before is None:
+            continue
+        old, new = (np.frombuffer(each.data, np.uint16) for each in (parcel.before, parcel))
+        sizes = f"{whole / 1e6:.0f}", f"{changes / 1e6:.1f}", f"{changes / whole:.1%}"
+        print_row(path.name, f"{np.mean(old != new):.1%}", *sizes, f"{whole_s:.2f}", f"{changes_s:.2f}")
+    for endpoint, server in zip(endpoints, servers, strict=True):
+        await endpoint.close()
+        await server.stop(0)
     outbox.close()
+
+
+async def _pushed(endpoint: Endpoint, parcel: Parcel, base: int | None) -> tuple[int, float]:
+    """Bytes that were sent, and seconds."""
+
+    def calls() -> list[Iterator[bytes]]:
+        return update_calls(
+            parcel,
+            session="run",
+            in_flight=pb.IN_FLIGHT_ABORT,
+            shared=False,
+            streams=_STREAMS.value,
+            keep=True,
+            base=base,
+        )
+
+    sent = [pb.UpdateWeightsRequest.FromString(message).end.bytes for call in calls() for message in call]
+    start = time.perf_counter()
+    await endpoint.push(calls(), sent=lambda: None)
+    return sum(sent), time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -31,9 +31,11 @@ from isocompute_jax.records.errors import InputError
 FUSED = ("mosaic", "triton", "splash")
 """Kernels of one platform, in the order in which `auto` tries them."""
 
-CPU_CHUNK, CHUNK = 128, 1024
-"""Tokens of a chunk. On CPUs 128 to 512 are alike in speed, and rows of short sequences ask for few; accelerators,
-where a step of a loop is several launches, ask for many."""
+CPU_CHUNK, CPU_LONG_CHUNK, CHUNK = 128, 512, 1024
+"""Tokens of a chunk. On CPUs rows of short sequences ask for few, and long ones for more (BENCHMARKS.md, "Long
+context"); accelerators, where a step of a loop is several launches, ask for many."""
+CPU_LONG = 16_384
+"""Tokens of a row that is long."""
 
 
 def packed_attention(
@@ -121,7 +123,12 @@ def _computed_by(kernel: str, device: Any) -> Callable[[Array, Array, Array, Arr
         case "splash":
             return splash.splash_attention
         case _:
-            return functools.partial(chunked_attention, chunk=CPU_CHUNK if device.platform == "cpu" else CHUNK)
+            return functools.partial(_in_chunks, device.platform)
+
+
+def _in_chunks(platform: str, q: Array, k: Array, v: Array, first: Array) -> Array:
+    of_cpus = CPU_LONG_CHUNK if q.shape[1] >= CPU_LONG else CPU_CHUNK
+    return chunked_attention(q, k, v, first, chunk=of_cpus if platform == "cpu" else CHUNK)
 
 
 def choose_kernel(kernel: AttentionKernel, device: Any, *, head_dim: int, dtype: Any) -> str:
