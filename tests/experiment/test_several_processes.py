@@ -15,6 +15,7 @@ from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import checkpoints, loop
 from isocompute_jax.experiment.config import CheckpointsConfig, MeshConfig, PackingConfig, RunConfig, TrackConfig
 from isocompute_jax.learner import OptimizerConfig
+from isocompute_jax.model import LoraConfig
 from isocompute_jax.records import run_files
 from tests.experiment import builders
 from tests.experiment.learners import Learners, Source, lines, log_of
@@ -25,10 +26,11 @@ STALL_S = 5
 INTEGERS = ("step", "compute", "tokens", "trained_tokens", "num_rows", "evaluation_rollouts", "evaluation_tokens")
 
 
-@pytest.fixture(scope="module")
-def one_step(base_run, tmp_path_factory):
+@pytest.fixture(scope="module", params=[0, 4], ids=["all weights", "adapters"])
+def one_step(base_run, tmp_path_factory, request):
     """A run of one step on eight devices."""
     config = dataclasses.replace(base_run, mesh=MeshConfig(data=2, fsdp=4), max_compute=base_run.rollouts_per_step)
+    config = dataclasses.replace(config, lora=LoraConfig(request.param))
     return builders.write_config(tmp_path_factory.mktemp("eight") / "config.json", config)
 
 
@@ -56,6 +58,8 @@ def test_the_first_step_is_the_same_of_one_process_two_pods_of_a_jobset_and_four
             else:
                 assert line[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
         assert (found[count] / "model" / "model.safetensors").exists()
+        adapter = found[count] / "model-adapter" / "adapter_model.safetensors"
+        assert adapter.exists() == bool(run_files.read_run(found[count]).config["config"]["lora"]["rank"])
         assert len(json.loads((found[count] / run_files.CONFIG).read_text())["devices"]) == 8
 
 

@@ -110,6 +110,8 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
             "distribution than the learner scores"
         )
+    if config.lora.rank and config.lora.served and config.service.push == "nccl":
+        yield "lora.served = true: adapters travel by file or stream; set config.service.push to auto, shared or stream"
     if evaluation.samples and evaluation.k > evaluation.samples:
         yield f"evaluation.k = {evaluation.k} must be at most config.evaluation.samples = {evaluation.samples}"
     if loss.policy_loss == "gspo" and config.recipe.aggregation != "sequence_mean":
