@@ -48,8 +48,11 @@ def keep_freed_memory() -> None:
 
     A program of XLA:CPU asks for its temporaries as one block, for every call. Given back to Linux, gigabytes of pages
     were cleared again for every update (BENCHMARKS.md, "Beside TRL and tunix"). One arena, for others ask Linux for
-    what is large, whatever the threshold.
+    what is large, whatever the threshold. The process may so take up to twice its temporaries; where the environment
+    has settings of malloc of its own (MALLOC_*, GLIBC_TUNABLES), these rule.
     """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms not in ("", "cpu") or (not platforms and any(map(importlib.util.find_spec, ACCELERATORS))):
         return

@@ -139,10 +139,11 @@ rollouts in 5 s, 64 in process in 2.4, so that is the default. Of what vLLM drew
 by 8e-6 nats a token on average and by 6e-5 at most, before and after its weights were updated (metrics.jsonl).
 
 Memory: 7.9 GB in two of three runs and 10.9 in one, for memory that is freed is kept; before it was, 6.2, and 7.2 once
-a checkpoint was written. Weights and moments are 1.6, the copy that is sampled with 0.3 (in float32 0.5, while it
-samples), what an update needs beside them 2.0: gradients summed over micro-batches, those of one, and its activations.
-A checkpoint has 1.6 GB, is written every five minutes, and a run keeps the last two: with the model 3.7 GB of disk a
-run, 15 for `make study-llm` and 56 for the recorded study.
+a checkpoint was written (MALLOC_ARENA_MAX=8 in the environment leaves it to the C library). Weights and moments are
+1.6, the copy that is sampled with 0.3 (in float32 0.5, while it samples), what an update needs beside them 2.0:
+gradients summed over micro-batches, those of one, and its activations. A checkpoint has 1.6 GB, is written every five
+minutes, and a run keeps the last two: with the model 3.7 GB of disk a run, 15 for `make study-llm` and 56 for the
+recorded study.
 
 [BENCHMARKS](../BENCHMARKS.md#smollm2-135m-on-two-cores) has more, and TRL and tunix beside it."""
 
