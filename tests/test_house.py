@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 69_000), ("isocompute_jax/fit", 16_250), ("tests", 57_000), ("benchmarks", 9_920)],
+    [("isocompute_jax", 69_000), ("isocompute_jax/fit", 16_250), ("tests", 57_200), ("benchmarks", 9_920)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar
