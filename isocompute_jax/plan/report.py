@@ -228,14 +228,14 @@ def _program(plan: Plan) -> Iterator[str]:
     if not plan.collectives:
         yield "  none"
     yield ""
-    work, flops = plan.work, plan.flops
+    work, flops, each = plan.work, plan.flops, 6 if plan.config.adapters is None else 4
     yield "An update computes"
     yield (
         f"  {work.rollouts:,} rollouts, {work.tokens:,.0f} tokens expected in {work.positions:,.0f} positions, "
         f"{work.microbatches} micro-batches"
     )
     yield (
-        f"  {flops.model:.3g} FLOPs = 6 x active parameters x tokens ({flops.body / flops.model:.0%}) + attention "
+        f"  {flops.model:.3g} FLOPs = {each} x active parameters x tokens ({flops.body / flops.model:.0%}) + attention "
         f"({flops.attention / flops.model:.0%}) + head ({flops.head / flops.model:.0%})"
     )
     yield (
