@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
@@ -33,6 +34,8 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.tasks import Grades, Grading, Prompts, RewardConfig, Tokenizer
+
+LOG = logging.getLogger(__name__)
 
 MakeSampler = Callable[..., Sampler]
 """Makes the sampler of a run: `samplers.make_sampler`, or one with the same arguments."""
@@ -198,6 +201,7 @@ def first_adapters(config: RunConfig, shape: ModelConfig, params: Params, shardi
         # Committed, as restored ones are: else a resumed run, and the second step, would compile everything anew.
         placed = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if shardings is None else shardings.params
         return jax.device_put(model.init_adapters(shape, lora, jax.random.key(config.seed)), placed)
+    LOG.info("training begins with the adapters of %s", lora.start)
     placed, base = None if shardings is None else shardings.params, model.fingerprint(params)
     return model.load_adapter(lora.start, shape, lora, base_fingerprint=base, shardings=placed)
 

@@ -28,6 +28,9 @@ KEPT = (
     ("problem_set_size", "the position in the data is of its problems"),
     ("curriculum.train_sets", "the position in the data is of its problems"),
     ("optimizer.moments", "moments are stored so"),
+    ("lora.rank", "its checkpoint holds such adapters, or all weights"),
+    ("lora.targets", "its checkpoint holds such adapters"),
+    ("lora.alpha", "what its adapters mean hangs on it"),
 )
 """Fields that a fork has in common with the run that it begins from, and why."""
 

@@ -349,8 +349,13 @@ def export_checkpoint(
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
     lora = model.LoraConfig(**config.get("lora", {}))
     if lora.rank:
-        adapters = checkpoint.read_params(path, model.abstract_adapters(shape, lora))
-        params = model.merged(model.with_adapters(model.load_params(source, shape), adapters))
+        base, adapters = (
+            model.load_params(source, shape),
+            checkpoint.read_params(path, model.abstract_adapters(shape, lora)),
+        )
+        params = model.merged(model.with_adapters(base, adapters))
+        beside, mark = out.with_name(f"{out.name}-adapter"), model.fingerprint(base)
+        model.save_adapter(beside, shape, lora, adapters, base=str(source), base_fingerprint=mark)
     else:
         masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
         params = checkpoint.read_params(path, masters)

@@ -37,7 +37,7 @@ class LoraConfig:
     """
 
     rank: int = option(0, "r, columns of A and rows of B; 0 for no adapters: all weights are trained.", low=0)
-    alpha: float = option(32.0, "What A B is scaled by, times r.", low=0)
+    alpha: float = option(32.0, "A B is scaled by alpha / r; above 0.")
     targets: str = option(
         ALL,
         "Matrices that get adapters, by the names of their Hugging Face modules, comma-separated (q_proj, k_proj, "
@@ -49,8 +49,12 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.start and not self.rank:
-            raise InputError(field_of(self, "start"), f" = {self.start!r} needs the adapters' ", field_of(self, "rank"))
+        if not self.alpha > 0:
+            raise InputError(field_of(self, "alpha"), f" = {self.alpha} must be above 0")
+        for name, default in (("targets", ALL), ("start", ""), ("served", False)):
+            if not self.rank and getattr(self, name) != default:
+                what = f" = {getattr(self, name)!r} says something of adapters, and there are none without a "
+                raise InputError(field_of(self, name), what, field_of(self, "rank"))
 
     served: bool = option(
         False,
@@ -105,18 +109,17 @@ def adapter_specs(config: ModelConfig, lora: LoraConfig) -> dict[str, Any]:
             f"{', '.join(modules)}",
         )
     names = {name for module in wanted for name in modules[module]}
+    narrowest = layers[min(sorted(names), key=lambda name: min(layers[name].hf_shape))]
+    if lora.rank > min(narrowest.hf_shape):
+        name, most = narrowest.hf_name.split(".")[-2], min(narrowest.hf_shape)
+        rank = f" = {lora.rank} is above {most}, the rank that {name} {narrowest.hf_shape} can have; lower it"
+        raise InputError(field_of(lora, "rank"), rank)
     return {"layers": {name: _adapter_spec(spec, lora) for name, spec in layers.items() if name in names}}
 
 
 def _adapter_spec(spec: ParamSpec, lora: LoraConfig) -> Factors:
     outputs, inputs = spec.hf_dims
-    rank, lead, most = lora.rank, spec.lead, min(spec.hf_shape)
-    if rank > most:
-        name = spec.hf_name.split(".")[-2]
-        raise InputError(
-            field_of(lora, "rank"),
-            f" = {rank} is above {most}, the rank that {name} {spec.hf_shape} can have; lower it",
-        )
+    rank, lead = lora.rank, spec.lead
 
     def part(letter: str, shape: tuple[int, ...], axes: tuple[str | None, ...], init: Any, dims: Any) -> ParamSpec:
         name = PREFIX + spec.hf_name.replace(".weight", f".lora_{letter}.weight")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -22,6 +23,8 @@ from isocompute_jax.model.hf_layout import hf_tensors, params_from_tensors
 from isocompute_jax.model.lora import LoraConfig, adapter_specs
 from isocompute_jax.model.params import Params, map_table, spec_leaves
 from isocompute_jax.records.errors import InputError
+
+LOG = logging.getLogger(__name__)
 
 CONFIG_FILE, TENSOR_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "isocompute_base"
@@ -140,6 +143,8 @@ def load_adapter(
                     f"{path}: {wrong[0]} is {found.get(wrong[0], 'missing')}, where the model has "
                     f"{shapes.get(wrong[0], 'none')}: these are adapters of another model"
                 )
+            if not (file.metadata() or {}).get(BASE):
+                LOG.warning("%s does not say on which weights it was trained: nothing holds it to this model's", path)
             if known != base_fingerprint:
                 raise InputError(
                     f"{path}: these adapters were trained on other weights than those of this run's model; give "

@@ -86,13 +86,24 @@ def test_a_checkpoint_of_adapters_is_exported_as_the_run_does(often, adapted, tm
 
     out = export_checkpoint(adapted, out=tmp_path / "model")
     assert (out / "model.safetensors").read_bytes() == (adapted / "model" / "model.safetensors").read_bytes()
+    [ours, theirs] = [
+        path / "adapter_model.safetensors" for path in (tmp_path / "model-adapter", adapted / "model-adapter")
+    ]
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.parametrize(("field", "value", "there"), [("rank", 2, "4"), ("rank", 0, "4"), ("alpha", 1.0, "8.0")])
+def test_a_fork_keeps_the_adapters_of_the_run_that_it_begins_from(often, adapted, tmp_path, field, value, there):
+    config = dataclasses.replace(with_adapters(often, steps=8, **{field: value}), fork=str(adapted))
+    with pytest.raises(InputError, match=f"config.lora.{field}: {there} there, .* here: a fork has this in common"):
+        loop.train(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
         ("lora.targets", "qkv_proj", "config.lora.targets = 'qkv_proj': this qwen2 has no 'qkv_proj'"),
-        ("lora.rank", 64, "config.lora.rank = 64 is above 16, the rank that q_proj"),
+        ("lora.rank", 64, "config.lora.rank = 64 is above 8, the rank that k_proj"),
         ("lora.start", "nowhere", "nowhere/adapter_config.json is missing"),
     ],
 )

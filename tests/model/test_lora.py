@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from isocompute_jax import model, sharding
 from isocompute_jax.model.lora import Adapted, LoraConfig
@@ -149,6 +150,21 @@ def test_what_cannot_be_adapted_is_named(fields, family, said):
         model.adapter_specs(tiny_config(**FAMILIES[family]), lora)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"alpha": 0.0}, "alpha = 0.0 must be above 0"),
+        ({"rank": -1}, "rank = -1 must be at least 0"),
+        ({"rank": 0, "targets": "q_proj"}, "targets = 'q_proj' says something of adapters, and there are none without"),
+        ({"rank": 0, "served": True}, "served = True says something of adapters"),
+        ({"rank": 0, "start": "somewhere"}, "start = 'somewhere' says something of adapters"),
+    ],
+)
+def test_fields_that_mean_nothing_are_refused(fields, said):
+    with pytest.raises(InputError, match=said):
+        LoraConfig(**({"rank": 3} | fields))
+
+
 # --- files
 
 
@@ -165,6 +181,16 @@ def test_adapters_come_back_to_the_bit(family, tmp_path):
     _, adapters, mark = saved(tmp_path, config)
     found = model.load_adapter(tmp_path / "adapter", config, LORA, base_fingerprint=mark)
     jax.tree.map(np.testing.assert_array_equal, adapters, found)
+
+
+def test_adapters_of_others_are_taken_and_said_to_be_unknown(tmp_path, caplog):
+    config = tiny_config()
+    _, adapters, _ = saved(tmp_path, config)
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    safetensors.numpy.save_file(safetensors.numpy.load_file(path), path, {"format": "pt"})  # as peft writes it
+    found = model.load_adapter(tmp_path / "adapter", config, LORA, base_fingerprint="any")
+    jax.tree.map(np.testing.assert_array_equal, adapters, found)
+    assert "does not say on which weights it was trained" in caplog.text
 
 
 def test_a_copy_in_bfloat16_is_the_same_base(tmp_path):

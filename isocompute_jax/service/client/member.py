@@ -46,7 +46,9 @@ def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return f"refuses the token of {CONFIG.service.token_file} (without it {SAMPLER_TOKEN} of the environment)"
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return f"refuses the weights (its --model and --dtype must be those of {CONFIG.model} and {CONFIG.dtype})"
+        adapters = f"with {CONFIG.lora.served} its --lora_rank and --lora_targets those of config.lora"
+        model = f"its --model and --dtype must be those of {CONFIG.model} and {CONFIG.dtype}"
+        return f"refuses the weights ({model}, {adapters})"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"is no sampler server ({CONFIG.service.endpoints})"
     return ""
