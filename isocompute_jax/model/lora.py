@@ -90,7 +90,7 @@ Weight = Array | Adapted
 
 
 def adapter_specs(config: ModelConfig, lora: LoraConfig) -> dict[str, Any]:
-    """The table of the adapters: for each adapted parameter an `Factors` of `ParamSpec`, named as PEFT names them.
+    """The table of the adapters: for each adapted parameter a `Factors` of `ParamSpec`, named as PEFT names them.
 
     Raises:
       InputError: a target that the model has not, or a rank above that of a matrix.
