@@ -18,6 +18,8 @@ ATTENTION_AGAIN = {"none": 0, "dots": 0, "attention_output": 0, "full": 1, "offl
 HEAD_PRODUCTS = {"float32": 4, "bf16": 4, "bf16_x3": 6}
 """Of hidden states and the head's matrix: logits, again in the backward pass, and two gradients. Of those, float32
 cotangents take two products each where operands are split (see `model.head`)."""
+TABLE_PRODUCTS = {"float32": 1, "bf16": 1, "bf16_x3": 2}
+"""Among these, the gradient of the head's matrix."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ def step_flops(config: ModelConfig, work: Work, *, adapters: bool = False) -> Fl
     attention_again = attention / 3 * ATTENTION_AGAIN[config.remat]
     layers = (body + body_again) * work.positions + (attention + attention_again) * work.computed_pairs
     precision = precision_of(config)
-    products = HEAD_PRODUCTS[precision] * (3 / 4 if adapters and precision != "bf16_x3" else 2 / 3 if adapters else 1)
+    products = HEAD_PRODUCTS[precision] - (TABLE_PRODUCTS[precision] if adapters else 0)
     heads = 2.0 * head_matrix(config) * products * work.positions
     if config.dtype != "bfloat16":
         narrow, wide = 0.0, layers + heads

@@ -116,10 +116,7 @@ def write_checkpoint(
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> None:
     """As `save_checkpoint`, of names and tensors that are in Hugging Face layout already."""
-    directory = pathlib.Path(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
-    try:
+    with whole_directory(directory) as temporary:
         _write_tensors(temporary, tensors, max_file_bytes)
         write_config(temporary, config, token_ids={} if tokenizer_from is None else _token_ids(tokenizer_from))
         if tokenizer_from is not None:
@@ -127,10 +124,20 @@ def write_checkpoint(
                 source = pathlib.Path(tokenizer_from) / name
                 if source.exists():
                     shutil.copyfile(source, temporary / name)
+
+
+@contextlib.contextmanager
+def whole_directory(directory: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """A temporary directory to fill, which is `directory` once the block has ended; an older one stays until then."""
+    directory = pathlib.Path(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
+    try:
+        yield temporary
         for path in temporary.iterdir():
             path.chmod(0o644)  # safetensors are written for their owner alone
         temporary.chmod(0o755)
-        replace_directory(temporary, directory)
+        _replace(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -158,7 +165,7 @@ def _token_ids(source: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-def replace_directory(new: pathlib.Path, directory: pathlib.Path) -> None:
+def _replace(new: pathlib.Path, directory: pathlib.Path) -> None:
     """Puts `new` in place of `directory`. The old one is moved aside first and deleted last: nothing is ever lost."""
     if not directory.exists():
         new.rename(directory)

@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import pathlib
-import shutil
-import tempfile
 from typing import Any
 
 import jax
@@ -18,7 +16,7 @@ import safetensors.numpy
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
-from isocompute_jax.model.hf_checkpoint import replace_directory
+from isocompute_jax.model.hf_checkpoint import whole_directory
 from isocompute_jax.model.hf_layout import hf_tensors, params_from_tensors
 from isocompute_jax.model.lora import LoraConfig, adapter_specs
 from isocompute_jax.model.params import Params, map_table, spec_leaves
@@ -69,21 +67,11 @@ def save_adapter(
     tensors = dict(hf_tensors(config, adapters, table=table))
     if not writes:
         return
-    directory = pathlib.Path(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
-    try:
+    with whole_directory(directory) as temporary:
         # One entry: of several the order, and so the bytes of the file, would be anything.
         safetensors.numpy.save_file(tensors, temporary / TENSOR_FILE, {BASE: base_fingerprint})
         written = json.dumps(_peft_config(lora, targets_of(table), base), indent=2) + "\n"
         (temporary / CONFIG_FILE).write_text(written, encoding="utf-8")
-        for path in temporary.iterdir():
-            path.chmod(0o644)  # safetensors are written for their owner alone
-        temporary.chmod(0o755)
-        replace_directory(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def targets_of(table: Any) -> list[str]:
@@ -136,16 +124,16 @@ def load_adapter(
     try:
         with safetensors.safe_open(path, "numpy") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            known = (file.metadata() or {}).get(BASE, base_fingerprint)
+            known = (file.metadata() or {}).get(BASE)
             wrong = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
             if wrong:
                 raise InputError(
                     f"{path}: {wrong[0]} is {found.get(wrong[0], 'missing')}, where the model has "
                     f"{shapes.get(wrong[0], 'none')}: these are adapters of another model"
                 )
-            if not (file.metadata() or {}).get(BASE):
+            if known is None:
                 LOG.warning("%s does not say on which weights it was trained: nothing holds it to this model's", path)
-            if known != base_fingerprint:
+            elif known != base_fingerprint:
                 raise InputError(
                     f"{path}: these adapters were trained on other weights than those of this run's model; give "
                     "`model` the directory that adapter_config.json names"
