@@ -45,6 +45,7 @@ VLLM_CUDA := .venv-vllm-cuda/.installed
 # What `python -m benchmarks.peers` runs beside this library; tunix and transformers each want a safetensors of their own.
 PEERS_PYTHON ?= python3
 PEERS := .venv-peers/.installed
+VERIFIERS := .venv-verifiers/.installed
 
 # XLA's compilers for accelerators, which need none to compile for it. AOT="gpu" leaves the TPU's out, and "tpu" the GPU's.
 AOT_PYTHON ?= $(CLUSTER_PYTHON)
@@ -58,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env plan smollm study study-llm study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-aot test-faults lint format docs bench clean
+.PHONY: help setup setup-dev browser vllm-env vllm-env-cuda aot-env peers-env verifiers-env plan smollm study study-llm study-smoke study-vllm gallery-record gallery test test-slow test-avx2 test-vllm test-verifiers test-aot test-faults lint format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +80,8 @@ vllm-env-cuda: $(VLLM_CUDA) ## make .venv-vllm-cuda, vLLM for NVIDIA GPUs (Pytho
 aot-env: $(AOT_VENVS:%=%/.installed) ## make .venv-aot-gpu and .venv-aot-tpu, compilers for accelerators that need none (AOT=gpu: one of them)
 
 peers-env: $(PEERS) ## make .venv-peers, TRL and tunix for `python -m benchmarks.peers` (TORCH_INDEX=URL as for vllm-env)
+
+verifiers-env: $(VERIFIERS) ## make .venv-verifiers, from which environments of the verifiers library are served
 
 plan: $(RUNTIME) $(AOT_VENVS:%=%/.installed) ## compile every named layout for its accelerators, and say whether it fits and what it costs
 	$(AOT_PYTHONS) $(RUN) -m isocompute_jax.plan $(ARGS)
@@ -138,6 +141,9 @@ test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine wi
 
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers (all of them: ARGS="-m vllm")
 	XLA_FLAGS= $(RUN) -m pytest -m "vllm and not slow" tests/vllm $(ARGS)
+
+test-verifiers: $(DEV) $(VERIFIERS) ## the tests that play environments of the verifiers library
+	$(RUN) -m pytest -m verifiers tests/verifiers $(ARGS)
 
 test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that are not here (AOT=gpu, AOT=tpu: for one of them)
 	$(AOT_PYTHONS) XLA_FLAGS= $(RUN) -m pytest -m aot tests/aot $(ARGS)
@@ -230,6 +236,15 @@ $(VLLM_CUDA): constraints-vllm-cuda.txt
 	@$(call environment,.venv-docs,$(PYTHON),PYTHON); \
 	echo "Installing Sphinx into .venv-docs (once; half a minute, 100 MB) ..."; \
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement constraints-docs.txt; \
+	rm $$busy; touch $@
+
+# The service needs little of this package's own requirements, and verifiers many that others do without.
+$(VERIFIERS): constraints-verifiers.txt
+	@$(call environment,.venv-verifiers,$(PYTHON),PYTHON); \
+	echo "Installing verifiers into .venv-verifiers (once; a minute, 0.5 GB) ..."; \
+	pip=".venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check"; \
+	$$pip --constraint constraints-verifiers.txt verifiers absl-py; \
+	$$pip --no-deps --editable .; \
 	rm $$busy; touch $@
 
 $(PEERS): constraints-peers.txt

@@ -14,7 +14,8 @@ ROOT = pathlib.Path(__file__).parent.parent / PACKAGE
 
 _BASE = {"records", "options"}
 _ARRAYS = _BASE | {"devices", "sharding", "model", "tasks"}
-_TRAINING = _ARRAYS | {"accelerators", "drivers", "distributed", "sampling", "learner", "service", "experiment"}
+_TRAINING = _ARRAYS | {"accelerators", "drivers", "distributed", "sampling", "learner", "service", "environments"}
+_TRAINING |= {"experiment"}
 _TRAINING |= {"allocation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": _BASE | {"sharding"},
     "tasks": _BASE,
     "sampling": _ARRAYS,
+    "environments": _BASE | {"tasks", "sampling"},
     "learner": _ARRAYS,
     "service": _ARRAYS | {"options", "compiling", "drivers", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"} | {"compiling", "theory"},
@@ -57,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "make_model": _ARRAYS | {"app"},
     "export": _TRAINING | {"app"},
     "convert": _BASE | {"app", "tasks"},
+    "environment": _BASE | {"app", "tasks", "environments"},
     "split": _BASE | {"app", "tasks"},
     "interference": _TRAINING | {"app", "compiling"},
 }
@@ -72,6 +75,7 @@ MAINS = {
     "make_model",
     "export",
     "convert",
+    "environment",
     "split",
     "interference",
 }

@@ -229,6 +229,7 @@ def test_imports_are_declared():
         "service": set(requirements(EXTRAS["vllm"])),
         "model": set(requirements(EXTRAS["tokamax"])),
         "tasks": set(requirements(EXTRAS["gym"])),
+        "environments": set(requirements(EXTRAS["verifiers"])),
         "experiment": set(requirements(EXTRAS["track"] + EXTRAS["wandb"])),
         "sweeps": set(requirements(EXTRAS["slurm"] + EXTRAS["kubernetes"])),
     }

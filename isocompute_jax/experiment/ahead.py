@@ -131,7 +131,8 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
     frozen = None if parts.frozen is None else sharding.abstract(parts.frozen)
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)
-    credit = blank_credit(*((size.rollouts,) if config.block else (size.problems, size.group_size)))
+    turns = config.environment.turns if config.environment.turn_credit == "turn" else 0
+    credit = blank_credit(*((size.rollouts,) if config.block else (size.problems, size.group_size)), turns=turns)
     for blank in shape.blanks():
         tokens = placed(blank, mesh)
         if config.scores_first:
@@ -157,9 +158,12 @@ def lowered(function: Any, *args: Any) -> Compile:
     return lambda: function.lower(*args).compile()
 
 
-def blank_credit(*shape: int) -> Credit:
-    """Credit of nothing."""
-    return Credit(*(np.zeros(shape, np.float32) for _ in range(3)))
+def blank_credit(*shape: int, turns: int = 0) -> Credit:
+    """Credit of nothing; with `turns` of each rollout, of so many turns."""
+    zeros = np.zeros(shape, np.float32)
+    if not turns:
+        return Credit(zeros, zeros, zeros)
+    return Credit(np.zeros((*shape, turns), np.float32), zeros, zeros, np.zeros((*shape, turns), np.int32))
 
 
 def placed(batch: Batch, mesh: Mesh | None) -> Batch:

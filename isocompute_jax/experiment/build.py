@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -17,6 +18,10 @@ from isocompute_jax import learner, model
 from isocompute_jax.allocation.auto import Controller
 from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.distributed import Team, alone
+from isocompute_jax.environments.config import EnvironmentConfig
+from isocompute_jax.environments.grading import EpisodeGrades
+from isocompute_jax.environments.runner import Runner
+from isocompute_jax.environments.turns import EnvironmentTurns
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.dealing import Dealer
 from isocompute_jax.experiment.inputs import Inputs
@@ -24,7 +29,8 @@ from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, mak
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.problem_history import History
-from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, make_requests
+from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, evaluation_seed, make_requests
+from isocompute_jax.experiment.samplers import make_environment
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer, Retention
@@ -114,16 +120,26 @@ def facts_of(config: RunConfig, inputs: Inputs) -> run_files.RunFacts:
 
 
 def make_grading(
-    config: RewardConfig, tokenizer: Tokenizer, problems: Iterable[Problem], team: Team | None = None
-) -> Grading:
+    config: RewardConfig,
+    tokenizer: Tokenizer,
+    problems: Iterable[Problem],
+    team: Team | None = None,
+    *,
+    environment: EnvironmentConfig | None = None,
+) -> Grading | EpisodeGrades:
     """What gives groups their rewards in this process, tried on the problems in process 0; the caller closes it.
 
     Raises:
-      InputError: a reward fails at the first problem that is its.
+      InputError: a reward, or the environment, fails at the first problem that is its.
     """
+    team = team or alone()
+    if environment is not None and environment.name:
+        with contextlib.closing(Runner(environment, environment=config.environment)) as runner:
+            team.broadcast(lambda: runner.check(next(iter(problems))))
+        return EpisodeGrades(config)
     grading = Grading(config, tokenizer.decode)
     try:
-        (team or alone()).broadcast(lambda: grading.check(problems))
+        team.broadcast(lambda: grading.check(problems))
     except BaseException:
         grading.close()
         raise
@@ -135,7 +151,7 @@ def build(
     inputs: Inputs,
     path: pathlib.Path,
     *,
-    grading: Grading,
+    grading: Grading | EpisodeGrades,
     make_sampler: MakeSampler,
     interrupted: Callable[[], bool] = lambda: False,
     team: Team | None = None,
@@ -165,9 +181,11 @@ def build(
         mesh=mesh,
         interrupted=interrupted,
         team=team,
+        environment=environment_of(config, inputs),
     )
     log_larger_microbatch(config, inputs.model_config, inputs.mesh)
-    graders = grading if team.count == 1 else SharedGrading(team, grading)
+    shared = team.count > 1 and isinstance(grading, Grading)
+    graders = SharedGrading(team, grading) if shared else grading
     parts = Parts(
         config=config,
         path=path,
@@ -191,6 +209,18 @@ def build(
         History.empty(len(inputs.problems)),
         entropy_coef=config.loss.entropy_coef,
         controller=Controller(config.group_size, config.schedule.largest) if config.schedule.kind == "auto" else None,
+    )
+
+
+def environment_of(config: RunConfig, inputs: Inputs) -> EnvironmentTurns | None:
+    """What answers the rollouts of a run; None where nothing does."""
+    if not config.environment.name:
+        return None
+    # Problems of two sets may have one id; seeds tell them apart.
+    sets = {evaluation_seed(config.seed, name): by_id(found) for name, found in inputs.evaluation_sets.items()}
+    training = by_id(inputs.problems)
+    return make_environment(
+        config, inputs.prompts, lambda request: sets.get(request.seed, training)[request.problem_id]
     )
 
 

@@ -25,7 +25,7 @@ from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.metrics import interruption_rate, reward_metrics, truncation_rate
-from isocompute_jax.experiment.rollouts import EVALUATION, by_id, make_requests, sample, seed_of
+from isocompute_jax.experiment.rollouts import EVALUATION, by_id, evaluation_seed, make_requests, sample, seed_of
 from isocompute_jax.learner import Batch, rewards_of
 from isocompute_jax.records import metrics, run_files
 from isocompute_jax.records.errors import RunError
@@ -110,11 +110,6 @@ def _by_task(groups: Sequence[RolloutGroup], correct: np.ndarray, samples: int, 
     if len(names) < 2:
         return {}
     return {f"avg@{k}/{name}": metrics.avg_at_k(correct[tasks == name], samples) for name in names}
-
-
-def evaluation_seed(seed: int, name: str) -> int:
-    """A seed of its own for each run and set, so that evaluation never replays training's random numbers."""
-    return seed_of(f"evaluation/{seed}/{name}")
 
 
 def check_if_due(parts: Parts, state: LoopState) -> LoopState:

@@ -21,7 +21,7 @@ from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
 from isocompute_jax.experiment.memory import check_batches
 from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
-from isocompute_jax.experiment.samplers import device_of, make_turns, rollouts_per_dispatch
+from isocompute_jax.experiment.samplers import device_of, make_environment, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import CONFIG, InputError, fields_called
 from isocompute_jax.records.rollout import Problem
@@ -66,13 +66,16 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
-    make_turns(config.sampling, tokenizer)  # so that they are refused before anything is made
+    prompts = Prompts(tokenizer, config.prompts)
+    # So that they are refused before anything is made.
+    make_turns(config.sampling, tokenizer)
     check_graders(config)
+    if config.environment.name:
+        make_environment(config, prompts, lambda request: Problem(request.problem_id, "", "", ""))
     train = load_train_sets(config)
     limit = config.evaluation.max_problems or None
-    name_of = config.reward.name_for
+    name_of = grader_names(config)
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
-    prompts = Prompts(tokenizer, config.prompts)
     check_prompts([train.problems, *sets.values()], prompts, config)
     if (most := max(size.problems for size in config.batch_sizes)) > max(
         len(train.problems), config.problems_per_batch
@@ -188,7 +191,12 @@ def make_mesh(config: RunConfig, *, processes: int = 1) -> Mesh | None:
         raise InputError(f"config.mesh: {error}; its axes multiply to the devices that are used") from error
 
 
-def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str]) -> list[Problem]:
+def grader_names(config: RunConfig) -> Callable[[str], str] | None:
+    """Task -> the name of what grades its problems; None where an environment says what rollouts are worth."""
+    return None if config.environment.name else config.reward.name_for
+
+
+def load_problems(path: str, size: int = 0, *, grader_name: Callable[[str], str] | None) -> list[Problem]:
     """The first `size` problems of a file (0: all of them); `grader_name` as in `tasks.read_problems`."""
     problems = read_problems(path, grader_name=grader_name)
     if size > len(problems):
@@ -202,7 +210,7 @@ def load_train_sets(config: RunConfig) -> TrainSets:
     Raises:
       InputError: as `load_problems`.
     """
-    load = functools.partial(load_problems, grader_name=config.reward.name_for)
+    load = functools.partial(load_problems, grader_name=grader_names(config))
     if config.curriculum.train_sets:
         return TrainSets.mixture({name: load(path) for name, path in config.curriculum.train_sets.items()})
     return TrainSets.of(load(config.train_set, config.problem_set_size))
@@ -244,7 +252,7 @@ def show_prompts_of_run(config: RunConfig, count: int) -> str:
       InputError: names the file or field at fault.
     """
     config = config.resolved()
-    problems = load_problems(config.train_set, config.problem_set_size, grader_name=config.reward.name_for)[:count]
+    problems = load_problems(config.train_set, config.problem_set_size, grader_name=grader_names(config))[:count]
     return show_prompts(problems, config.model, config.prompts, limit=config.sampling.max_prompt_tokens)
 
 

@@ -92,7 +92,11 @@ def train(
     interrupt = Interrupt()
     team.raise_flag_if(lambda: interrupt.requested)
     with (
-        contextlib.closing(build.make_grading(config.reward, inputs.tokenizer, inputs.all_problems, team)) as grading,
+        contextlib.closing(
+            build.make_grading(
+                config.reward, inputs.tokenizer, inputs.all_problems, team, environment=config.environment
+            )
+        ) as grading,
         workdir.opened(path, config, build.facts_of(config, inputs), team),
     ):
         parts, state = build.build(

@@ -21,7 +21,7 @@ import numpy as np
 from isocompute_jax import learner
 from isocompute_jax.accelerators import known_device
 from isocompute_jax.compiling import compiled_s
-from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, RunConfig, SamplingConfig
+from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, RunConfig
 from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
@@ -386,8 +386,11 @@ def next_watch(
     return dataclasses.replace(watch, active=active), new
 
 
-def cutting_field(sampling: SamplingConfig) -> str:
+def cutting_field(config: RunConfig) -> str:
     """The fields that cut completions off: where rollouts have several turns each has a budget below `max_tokens`."""
+    sampling = config.sampling
+    if config.environment.name:
+        return "environment.turns or sampling.max_tokens"
     if sampling.thinking.high:
         return "sampling.thinking.answer_tokens (and sampling.max_tokens with it)"
     if sampling.tool.name != "none":

@@ -18,7 +18,7 @@ from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler, SamplingParams
-from isocompute_jax.tasks import Grading, Prompts
+from isocompute_jax.tasks import Grades, Prompts
 from isocompute_jax.tasks.grading.engine import OnFailure
 
 EVALUATION = "evaluation"
@@ -40,6 +40,11 @@ def make_requests(
 def seed_of(use: str) -> int:
     """A seed for one use of random numbers, which a text names, so that no two uses share them."""
     return int.from_bytes(hashlib.blake2b(use.encode(), digest_size=4).digest(), "little")
+
+
+def evaluation_seed(seed: int, name: str) -> int:
+    """A seed of its own for each run and set, so that evaluation never replays training's random numbers."""
+    return seed_of(f"evaluation/{seed}/{name}")
 
 
 def sample(
@@ -247,7 +252,7 @@ class SharedGrading:
       grading: of this one.
     """
 
-    def __init__(self, team: Team, grading: Grading):
+    def __init__(self, team: Team, grading: Grades):
         self._team = team
         self._grading = grading
         self._numbers = itertools.count()

@@ -18,16 +18,21 @@ from isocompute_jax import model, sharding
 from isocompute_jax.accelerators import GIB, Device, claimed, known_device
 from isocompute_jax.allocation.policies import LOOKS
 from isocompute_jax.distributed import Team, alone
+from isocompute_jax.environments.runner import Runner
+from isocompute_jax.environments.turns import EnvironmentTurns
 from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.experiment.rollouts import EVALUATION
 from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.model import ModelConfig, Params
-from isocompute_jax.records.errors import CONFIG, InputError
+from isocompute_jax.records.errors import CONFIG, InputError, fields_called
+from isocompute_jax.records.requests import SampleRequest
+from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, Sampler
 from isocompute_jax.sampling.in_process import Unit, UnitShape, largest_unit, unit_bytes
 from isocompute_jax.sampling.turns import Interruption, ToolTurns, TurnPolicy, TurnSampler, thought_before
-from isocompute_jax.tasks import Tokenizer
+from isocompute_jax.tasks import Prompts, Tokenizer
 from isocompute_jax.tasks.embedded import CALL_STOP, LONGEST_ANSWER, calculate
+from isocompute_jax.tasks.prompts import Observations
 
 DRAW = "draw"
 """What process 0 calls for where the mesh of several processes draws."""
@@ -43,24 +48,31 @@ def make_sampler(
     mesh: Mesh | None,
     interrupted: Callable[[], bool] = lambda: False,
     team: Team | None = None,
+    environment: TurnPolicy | None = None,
 ) -> Sampler:
     """The sampler of a run; it serves nothing before the first `update_weights`.
 
     A sampler in this process has `params` until it is given others, and shares the learner's `mesh`; servers know the
-    run by the path of its `workdir`. Of the processes of a `team` the first draws.
+    run by the path of its `workdir`. Of the processes of a `team` the first draws. `environment` answers rollouts,
+    where the config names one (`make_environment`).
 
     Raises:
       InputError: a field of `config.service` or `config.sampling` cannot work.
       RunError: another learner of this run is alive.
     """
-    turns, team = make_turns(config.sampling, tokenizer), team or alone()
+    if config.environment.name and environment is None:
+        raise InputError(
+            f"{CONFIG.environment.name} = {config.environment.name!r}: only training runs are answered by an "
+            "environment; leave it out here"
+        )
+    turns, team = environment or make_turns(config.sampling, tokenizer), team or alone()
     if config.service.remote:
         sampler = _of_service(config, model_config, pathlib.Path(workdir), turns, interrupted, team)
     else:
         sampler = _in_process(config, model_config, params, tokenizer.pad_id, turns, mesh, team)
     if turns is None or not team.leads:
         return sampler
-    single = () if config.sampling.thinking.evaluation else (EVALUATION,)
+    single = () if config.environment.name or config.sampling.thinking.evaluation else (EVALUATION,)
     return TurnSampler(sampler, turns, single=single, background=config.service.remote)
 
 
@@ -213,8 +225,8 @@ def _other_samplers() -> str:
 
 def _smallest_group(config: RunConfig) -> int:
     """Rollouts that share a prompt, at least: in training, in evaluation, and where rollouts have several turns."""
-    sampling, evaluation = config.sampling, config.evaluation
-    if sampling.thinking.high or sampling.tool.name != "none":
+    evaluation = config.evaluation
+    if config.several_turns:
         return 1
     smallest = config.block or min(size.group_size for size in config.batch_sizes)
     return min(smallest, evaluation.samples or evaluation.k) if evaluation.sets else smallest
@@ -238,6 +250,27 @@ def held_bytes(config: ModelConfig, mesh: Mesh | None) -> tuple[float, float]:
 def _share(params: Any) -> float:
     """Bytes that each device has of abstract arrays."""
     return float(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(params)))
+
+
+def make_environment(
+    config: RunConfig, prompts: Prompts, problem_of: Callable[[SampleRequest], Problem]
+) -> EnvironmentTurns:
+    """What answers the rollouts of a run, by `config.environment`.
+
+    Raises:
+      InputError: there is no such environment, or the model's tokenizer cannot write what it says.
+    """
+    environment = config.environment
+    with fields_called("config.environment."):
+        runner = Runner(environment, environment=config.reward.environment)
+    return EnvironmentTurns(
+        environment,
+        runner,
+        Observations(prompts, environment.write_as),
+        max_prompt_tokens=config.sampling.max_prompt_tokens,
+        max_tokens=config.sampling.max_tokens,
+        problem_of=problem_of,
+    )
 
 
 def make_turns(sampling: SamplingConfig, tokenizer: Tokenizer) -> TurnPolicy | None:

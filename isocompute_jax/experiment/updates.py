@@ -31,6 +31,7 @@ from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.learner.batches import moved, rollout_sums
 from isocompute_jax.learner.credit import completion_lengths, truncated
+from isocompute_jax.learner.turn_credit import Turns, turns_of
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -81,6 +82,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         max_tokens=config.sampling.max_tokens,
         masked=masked,
         drawn=drawn,
+        **of_turns(config, groups),
     )
     takes_part = credit().kept
     dealt = deal(
@@ -112,6 +114,14 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         ]
     trained = [group for group, is_trained in zip(groups, takes_part, strict=True) if is_trained]
     return ReadyBatch(sampled, updates, columns, trained, scoring_s)
+
+
+def of_turns(config: RunConfig, groups: Sequence[RolloutGroup]) -> dict[str, Turns]:
+    """The turns of groups, as `learner.credit` is given them where each is credited by itself."""
+    environment = config.environment
+    if environment.turn_credit == "rollout":
+        return {}
+    return {"turns": turns_of(groups, environment.turns)}
 
 
 def drawn_of(groups: Sequence[RolloutGroup], block: int | None) -> Bool[np.ndarray, "P G"] | None:

@@ -22,6 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
+from isocompute_jax.learner.turn_credit import EPSILON, Turns, turn_advantages
 from isocompute_jax.options import check, described, named, option
 from isocompute_jax.records.rollout import RolloutGroup
 
@@ -30,8 +31,6 @@ Baseline = Literal["group_mean", "leave_one_out"]
 RewardValues = Literal["as_graded", "plus_minus_one"]
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
 ZeroVariance = Literal["drop", "drop_regularizers", "regularizers_only", "keep"]
-
-EPSILON = 1e-6
 
 
 @described
@@ -76,10 +75,12 @@ class CreditConfig:
 class Credit:
     """What P groups of G rollouts are worth."""
 
-    advantages: Float[Array | np.ndarray, "*P G"]  # float32
+    advantages: Float[Array | np.ndarray, "*P G"] | Float[Array | np.ndarray, "*P G K"]  # float32
     # float32, weight of each token's policy-gradient term (`aggregation_weights`); 0 leaves the rollout out
     policy_weights: Float[Array | np.ndarray, "*P G"]
     regularizer_weights: Float[Array | np.ndarray, "*P G"]  # float32, the same for the KL and entropy terms
+    # where turns have advantages of their own, K of each rollout: its trained tokens up to the end of each
+    turn_ends: Int[Array | np.ndarray, "*P G K"] | None = None
 
     @property
     def takes_part(self) -> Bool[Array | np.ndarray, "*P G"]:
@@ -107,11 +108,27 @@ class Credit:
     def padded(self, problems: int) -> Credit:
         """The same with groups that take no part, up to so many in all: updates on fewer groups share its program."""
         missing = problems - np.shape(self.advantages)[0]
-        return jax.tree.map(lambda x: np.pad(x, ((0, missing), (0, 0))), self) if missing else self
+        if not missing:
+            return self
+        return jax.tree.map(lambda x: np.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))), self)
 
     def of(self, rollout: Int[Array | np.ndarray, "*N R"]) -> Credit:
-        """Credit [*N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`)."""
-        return jax.tree.map(lambda x: jnp.ravel(x)[rollout], self)
+        """Credit [*N, R] of laid-out rollouts, by their numbers (`TokenBatch.rollout`); of turns [*N, R, K]."""
+        axes = np.ndim(self.policy_weights)
+        return jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, *x.shape[axes:])[rollout], self)
+
+    def of_tokens(self, rollout: Int[Array | np.ndarray, "*N R"], before: Int[Array | np.ndarray, "*N R T"]) -> Credit:
+        """Credit of laid-out tokens, [*N, R, 1] where all of a rollout have the same and else [*N, R, T].
+
+        `before` are the trained tokens of their rollout that stand before them.
+        """
+        found = self.of(rollout)
+        weights = found.policy_weights[..., None], found.regularizer_weights[..., None]
+        if found.turn_ends is None:
+            return Credit(found.advantages[..., None], *weights)
+        turn = jnp.sum(before[..., None] >= found.turn_ends[..., None, :], axis=-1)
+        last = found.advantages.shape[-1] - 1
+        return Credit(jnp.take_along_axis(found.advantages, jnp.minimum(turn, last), axis=-1), *weights)
 
 
 def credit(
@@ -124,6 +141,7 @@ def credit(
     masked: Bool[np.ndarray, "P G"] | None = None,
     part: Bool[np.ndarray, "P"] | None = None,
     drawn: Bool[np.ndarray, "P G"] | None = None,
+    turns: Turns | None = None,
 ) -> Credit:
     """Advantages of one step's rollouts, over the whole of them, and their weights in one update; NumPy, as all here.
 
@@ -143,20 +161,37 @@ def credit(
         group all the same. None for none.
       part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
       drawn: [P, G] which rollouts there are, where groups are of unequal size (`drawn_of`); None for all.
+      turns: their turns, to be credited each by itself (see `turn_credit`); groups are then of one size, and scales
+        those of groups.
 
     Raises:
       ValueError: a reward or a penalty is not finite; says of which rollout. Or a group has fewer than two rollouts.
       TypeError: called under `jax.jit`.
     """
     rewards = _finite(rewards, "reward", "credit")
-    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(
-        ~zero_variance(rewards, drawn)
-    )
-    values = named(REWARD_VALUES, recipe.reward_values, "reward_values")(np.asarray(rewards, np.float64))
-    values = values if penalties is None else values - _finite(penalties, "penalty", "credit")
-    advantages = group_advantages(
-        values, keep_policy, scale=recipe.advantage_scale, baseline=recipe.baseline, drawn=drawn
-    )
+    value_of = named(REWARD_VALUES, recipe.reward_values, "reward_values")
+    penalties = np.zeros(1) if penalties is None else _finite(penalties, "penalty", "credit")
+    signal, of_turns = ~zero_variance(rewards, drawn), None
+    if turns is not None:
+        values = value_of(turns.returns) - penalties[..., None]
+        of_turns = turn_advantages(
+            values,
+            turns.reached,
+            by_deviation=recipe.advantage_scale == "group_std",
+            leave_one_out=recipe.baseline == "leave_one_out",
+        )
+        signal |= np.any(of_turns != 0, axis=(1, 2))
+    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
+    if of_turns is None:
+        advantages = group_advantages(
+            value_of(np.asarray(rewards, np.float64)) - penalties,
+            keep_policy,
+            scale=recipe.advantage_scale,
+            baseline=recipe.baseline,
+            drawn=drawn,
+        )
+    else:
+        advantages = of_turns
     policy, regularizer = (
         aggregation_weights(
             lengths,
@@ -168,7 +203,7 @@ def credit(
         )
         for keep in (keep_policy, keep_regularizer)
     )
-    return Credit(advantages, policy, regularizer)
+    return Credit(advantages, policy, regularizer, None if turns is None else turns.ends)
 
 
 def rewards_of(group: RolloutGroup) -> Float[np.ndarray, "G"]:

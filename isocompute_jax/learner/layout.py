@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -65,8 +64,9 @@ class TokenBatch:
         return None
 
     def credit_of_tokens(self, credited: Credit) -> Credit:
-        """Credit of each token of a micro-batch, [N, R, 1]."""
-        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+        """Credit of each token of a micro-batch, [N, R, 1] or [N, R, T]."""
+        mask = jnp.asarray(self.mask, jnp.int32)
+        return credited.of_tokens(jnp.asarray(self.rollout), jnp.cumsum(mask, axis=-1) - mask)
 
     def metrics(self, shards: int = 1) -> dict[str, float | int]:
         """What a line of metrics says of the padding of a step, from the host's arrays.

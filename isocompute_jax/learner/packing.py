@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -77,7 +78,11 @@ class PackedBatch:
 
     def credit_of_tokens(self, credited: Credit) -> Credit:
         """Credit of each token of a micro-batch, [N, T]."""
-        return credited.of(jnp.asarray(self.rollout))
+        mask, first = jnp.asarray(self.mask, jnp.int32), jnp.asarray(self.first)
+        before = jnp.cumsum(mask, axis=-1) - mask
+        before -= jnp.take_along_axis(before, first, axis=-1)
+        # Each token is a rollout of one token here.
+        return jax.tree.map(lambda x: x[..., 0], credited.of_tokens(jnp.asarray(self.rollout), before[..., None]))
 
     def metrics(self, shards: int = 1) -> dict[str, float | int]:
         """What a line of metrics says of the packing of a step, from the host's arrays.

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -70,8 +69,9 @@ class TreeBatch:
         return None
 
     def credit_of_tokens(self, credited: Credit) -> Credit:
-        """Credit of each token of a micro-batch, [N, R, 1]."""
-        return jax.tree.map(lambda x: x[..., None], credited.of(jnp.asarray(self.rollout)))
+        """Credit of each token of a micro-batch, [N, R, 1] or [N, R, T]."""
+        mask = jnp.asarray(self.mask, jnp.int32)
+        return credited.of_tokens(jnp.asarray(self.rollout), jnp.cumsum(mask, axis=-1) - mask)
 
     def metrics(self, shards: int = 1) -> dict[str, float | int]:
         """What a line of metrics says of the trees of a step, from the host's arrays.

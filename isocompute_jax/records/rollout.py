@@ -44,6 +44,18 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Episode:
+    """What an environment said of a rollout, turn by turn."""
+
+    begins: tuple[int, ...] = ()  # tokens of the completion before the first of each turn
+    ends: tuple[int, ...] = ()  # and up to its last; a turn that is being drawn has none yet
+    rewards: tuple[float, ...] = ()  # of each turn that has ended
+    done: bool = False  # whether the environment ended it, and not a bound
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    failure: str = ""  # why it has no reward: how the environment failed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Completion:
     """One sampled completion of T tokens (T >= 1), as the sampler drew it; text is never re-tokenised.
 
@@ -62,6 +74,7 @@ class Completion:
     # prompt (S tokens) and completion but its last, in each layer; -1 where it is not known. None when the sampler
     # was not asked, or cannot say.
     experts: np.ndarray | None = None
+    episode: Episode | None = None  # of a rollout that an environment answers
 
     @classmethod
     def drawn(

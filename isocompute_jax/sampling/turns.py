@@ -1,31 +1,36 @@
 """Turns: a completion as a sequence of segments, drawn by the policy or inserted between two of them.
 
-A forced end of thinking, the answer of a tool and the words of a user are the same thing: a rollout is drawn up to a
-point, tokens are put behind what it has so far, and it is continued. `TurnSampler` does that around any sampler, in
-process or remote: whenever a group arrives, each of its rollouts that is to be continued is asked for again as a group
-of its own, whose prompt is the prompt and all that the rollout has; a group is yielded once all its rollouts are done.
+A forced end of thinking, the answer of a tool and what an environment says are the same thing: a rollout is drawn up to
+a point, tokens are put behind what it has so far, and it is continued. `TurnSampler` does that around any sampler,
+in process or remote: whenever a group arrives, each of its rollouts that is to be continued is asked for again as a
+group of its own, whose prompt is the prompt and all that the rollout has; a group is yielded once all its rollouts are
+done.
 
-What comes next is a pure function of the rollout (`TurnPolicy.next_turn`), and the random numbers of a turn are keyed
-by the rollout and the turn. So a group is the same whatever finishes first, and on-policy it is so after a restart too.
-The engine reads a rollout again in each turn; that is the price (docs/length_control.md).
+What comes next (`TurnPolicy.next_turn`) is known at once, or asked for elsewhere and waited for while others are drawn.
+Where it is a pure function of the rollout a group is the same whatever finishes first, and on-policy it is so after a
+restart too: the random numbers of a turn are keyed by the rollout and the turn, and a sampler that draws while it is
+read is asked for turns in an order that no clock decides. The engine reads a rollout again in each turn; that is the
+price (docs/length_control.md).
 """
 
 from __future__ import annotations
 
 import bisect
+import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from isocompute_jax.model import Params
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import Completion, RolloutGroup
+from isocompute_jax.records.rollout import Completion, Episode, RolloutGroup
 from isocompute_jax.sampling.protocol import TRAIN, Compiles, Sampler
 
 WAKE_S = 1.0
@@ -40,8 +45,28 @@ class Turn:
     budget: int  # tokens that are drawn then, at most; at least 1
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answer:
+    """What an environment makes of a rollout: what it has said so far, and how it goes on."""
+
+    episode: Episode
+    turn: Turn | None  # None when it is done
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Begun:
+    """How the rollouts of a group begin."""
+
+    prompt_tokens: np.ndarray  # [S] int32 of all of them, in place of the request's
+    answers: Sequence[Answer]  # of each, with a turn whose context is what it alone has before its first
+
+
+Next = Turn | None | concurrent.futures.Future[Answer]
+"""How a rollout goes on, None when it is done; or what will say so."""
+
+
 class TurnPolicy(Protocol):
-    """When rollouts are continued, and with what. All methods are pure functions."""
+    """When rollouts are continued, and with what."""
 
     @property
     def continued_tokens(self) -> int:
@@ -54,11 +79,18 @@ class TurnPolicy(Protocol):
         ...
 
     def first_turn(self, request: SampleRequest) -> SampleRequest:
-        """What is asked of the sampler first: the request with the budgets and stop tokens of turn 0."""
+        """What is asked of the sampler first: the request with the budgets and stop tokens of its first turn."""
         ...
 
-    def next_turn(self, request: SampleRequest, rollout: int, turn: int, completion: Completion) -> Turn | None:
-        """What follows turn `turn` of a rollout; None when it is done.
+    def begin(self, request: SampleRequest) -> concurrent.futures.Future[Begun] | None:
+        """How the group's rollouts begin, where that is asked for elsewhere; None where the request says it.
+
+        Turn 0 then is what stands before them, and turn 1 the first that is drawn.
+        """
+        ...
+
+    def next_turn(self, request: SampleRequest, rollout: int, turn: int, completion: Completion) -> Next:
+        """What follows turn `turn` of a rollout.
 
         Args:
           request: as the caller made it.
@@ -67,6 +99,20 @@ class TurnPolicy(Protocol):
           completion: all that the rollout has so far.
         """
         ...
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        ...
+
+
+class PurePolicy:
+    """Of a `TurnPolicy` what needs no saying where all methods are pure functions of the rollout."""
+
+    def begin(self, request: SampleRequest) -> None:
+        """Nothing stands before the first turn."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def joined(before: Completion, context: np.ndarray, after: Completion) -> Completion:
@@ -77,7 +123,9 @@ def joined(before: Completion, context: np.ndarray, after: Completion) -> Comple
     """
     inserted = len(context)
     experts = None
-    if before.experts is not None and after.experts is not None:
+    if not len(before.tokens):
+        experts = after.experts
+    elif before.experts is not None and after.experts is not None:
         experts = np.concatenate([before.experts, after.experts[len(before.experts) :]])
     return Completion(
         tokens=np.concatenate([before.tokens, context, after.tokens]).astype(np.int32),
@@ -88,6 +136,7 @@ def joined(before: Completion, context: np.ndarray, after: Completion) -> Comple
         ),
         finish_reason=after.finish_reason,
         experts=experts,
+        episode=before.episode,
     )
 
 
@@ -134,7 +183,7 @@ class TurnSampler:
             self._sampler.submit(requests, lane=lane)
             return
         if lane not in self._lanes:
-            self._lanes[lane] = _Lane(self._sampler, self._policy, lane)
+            self._lanes[lane] = _Lane(self._sampler, self._policy, lane, background=self._background)
         self._lanes[lane].submit(requests)
         if self._background:
             self._lanes[lane].follow()
@@ -156,8 +205,9 @@ class TurnSampler:
             self._sampler.compile([self._policy.first_turn(request) for request in requests])
 
     def close(self) -> None:
-        """As the sampler's."""
+        """As the sampler's, and the policy's."""
         self._sampler.close()
+        self._policy.close()
 
 
 @dataclasses.dataclass(eq=False)
@@ -166,23 +216,37 @@ class _Unfinished:
 
     request: SampleRequest  # the caller's
     first: SampleRequest  # what is asked of the sampler in its place
-    so_far: list[Completion]
+    so_far: list[Completion]  # of each rollout; before its first turn there are none
     left: int  # rollouts that are not done
 
 
 Key = tuple[str, int, int, int]
 """Problem, step, first rollout and turn: the name of a group in its lane."""
 
+Then = Callable[[Any], tuple[list[SampleRequest], RolloutGroup | None]]
+"""Answer -> the turns to ask for next, and a group that it makes whole."""
+
 
 class _Lane:
-    """The groups that are out in one lane. Methods may be called from two threads: the caller's, and `follow`'s."""
+    """The groups that are out in one lane. Methods may be called from several threads.
 
-    def __init__(self, sampler: Sampler, policy: TurnPolicy, name: str):
+    Args:
+      sampler, policy: as in `TurnSampler`.
+      name: of the lane.
+      background: whether answers are used as they come; else those that are waited for are used together, in the order
+        in which they were asked for, once the sampler has nothing left to draw.
+    """
+
+    def __init__(self, sampler: Sampler, policy: TurnPolicy, name: str, *, background: bool):
         self._sampler = sampler
         self._policy = policy
         self._name = name
-        self._lock = threading.Lock()
-        self._out: dict[Key, tuple[_Unfinished, Turn | None]] = {}
+        self._background = background
+        self._lock = threading.RLock()
+        self._out: dict[Key, tuple[_Unfinished, tuple[Turn, ...]]] = {}
+        self._expected: list[tuple[concurrent.futures.Future[Any], Then]] = []  # in order; not in the background
+        self._waited_for = 0  # answers, in the background
+        self._more = threading.Event()
         self._following = False
         self._asked = 0
         self._waiting = 0  # in the background: groups that the caller has not taken yet
@@ -195,26 +259,37 @@ class _Lane:
             _Unfinished(request, self._policy.first_turn(request), [], request.group_size) for request in requests
         ]
         with self._lock:
-            new: dict[Key, tuple[_Unfinished, Turn | None]] = {}
+            new: dict[Key, tuple[_Unfinished, tuple[Turn, ...]]] = {}
             for group in groups:
                 key = (group.request.problem_id, group.request.step, group.request.first_rollout, 0)
                 if key in self._out or key in new:
                     raise ValueError(f"problem {key[0]!r} of step {key[1]} is being sampled already")
-                new[key] = group, None
-            self._sampler.submit([group.first for group in groups], lane=self._name)
+                new[key] = group, ()
             self._asked += len(groups)
             self._waiting += len(groups)
             self._out |= new
+            at_once = []
+            for group in groups:
+                begun = self._policy.begin(group.request)
+                if begun is None:
+                    at_once.append(group.first)
+                else:
+                    self._expect(begun, functools.partial(self._begun, group))
+            self._sampler.submit(at_once, lane=self._name)
 
     def whole_groups(self) -> Iterator[RolloutGroup]:
         """Continues rollouts as groups arrive, and yields those that are done."""
-        for group in self._sampler.completed(lane=self._name):
-            with self._lock:
-                later, whole = self._advance(group)
-                if later:
-                    self._sampler.submit(later, lane=self._name)
-            if whole is not None:
-                yield whole
+        while True:
+            yield from self._use_expected()
+            for group in self._sampler.completed(lane=self._name):
+                with self._lock:
+                    later, whole = self._advance(group)
+                    if later:
+                        self._sampler.submit(later, lane=self._name)
+                if whole is not None:
+                    yield whole
+            if not self._expected:
+                return
 
     def follow(self) -> None:
         """Starts the thread that does it in the background, unless it runs."""
@@ -239,44 +314,138 @@ class _Lane:
 
     def _run(self) -> None:
         try:
-            while True:
+            while self._failure is None:
+                self._more.clear()
                 asked = self._asked
                 for whole in self.whole_groups():
                     self._whole.put(whole)
                 with self._lock:
-                    if not self._out:
+                    if not self._out and not self._waited_for:
                         self._following = False
                         return
-                    if self._asked == asked:  # else another was submitted as the last one ended
+                    waits = self._waited_for > 0
+                    if not waits and not self._more.is_set() and self._asked == asked:
                         raise RunError("the sampler lost groups: it says that all are done, and some never came")
+                if waits:
+                    self._more.wait(WAKE_S)
         except BaseException as error:  # whatever it is, it belongs to who waits
-            self._failure = error
-            self._whole.put(None)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._whole.put(None)
+
+    def _expect(self, answer: concurrent.futures.Future[Any], then: Then) -> None:
+        """Has an answer used once it is there."""
+        if not self._background:
+            self._expected.append((answer, then))
+            return
+        self._waited_for += 1
+        answer.add_done_callback(functools.partial(self._use, then))
+
+    def _use(self, then: Then, answer: concurrent.futures.Future[Any]) -> None:
+        """Uses an answer that has come; in any thread."""
+        try:
+            with self._lock:
+                self._waited_for -= 1
+                later, whole = then(answer.result())
+                if later:
+                    self._sampler.submit(later, lane=self._name)
+                self._more.set()
+            if whole is not None:
+                self._whole.put(whole)
+        except BaseException as error:  # whatever it is, it belongs to who waits
+            self._fail(error)
+
+    def _use_expected(self) -> Iterator[RolloutGroup]:
+        """Uses what is expected, all of it and in order."""
+        while self._expected:
+            expected, self._expected = self._expected, []
+            later, finished = [], []
+            for answer, then in expected:
+                asked, whole = then(answer.result())
+                later += asked
+                finished += [] if whole is None else [whole]
+            self._sampler.submit(later, lane=self._name)
+            yield from finished
 
     def _advance(self, group: RolloutGroup) -> tuple[list[SampleRequest], RolloutGroup | None]:
         """Takes a group in; the turns to ask for next, and the caller's group if that is whole now."""
-        unfinished, turn = self._out.pop((group.problem_id, group.step, group.first_rollout, group.turn))
-        request = unfinished.request
-        if turn is None:
+        unfinished, turns = self._out.pop((group.problem_id, group.step, group.first_rollout, group.turn))
+        first = group.first_rollout - unfinished.request.first_rollout
+        ended = range(first, first + len(group.completions))
+        if not unfinished.so_far:
             unfinished.so_far = list(group.completions)
-            ended = range(request.group_size)
-        else:
-            place = group.first_rollout - request.first_rollout
-            [drawn] = group.completions
+        for place, turn, drawn in zip(ended, turns, group.completions, strict=False):
             unfinished.so_far[place] = joined(unfinished.so_far[place], turn.context, drawn)
-            ended = [place]
-        later = []
+        later, whole = [], None
         for place in ended:
-            rollout, completion = request.first_rollout + place, unfinished.so_far[place]
-            following = self._policy.next_turn(request, rollout, group.turn, completion)
-            if following is None:
-                unfinished.left -= 1
-                continue
-            later.append(
-                _continued(unfinished.first, rollout, group.turn + 1, completion, following, self._policy.turn_tokens)
+            found = self._policy.next_turn(
+                unfinished.request,
+                unfinished.request.first_rollout + place,
+                group.turn,
+                unfinished.so_far[place],
             )
-            self._out[request.problem_id, request.step, rollout, group.turn + 1] = unfinished, following
-        return later, None if unfinished.left else request.grouped(unfinished.so_far)
+            if isinstance(found, concurrent.futures.Future):
+                self._expect(found, functools.partial(self._answered, unfinished, place, group.turn))
+                continue
+            asked, whole = self._follow(unfinished, place, group.turn, found)
+            later += asked
+        return later, whole
+
+    def _begun(self, group: _Unfinished, begun: Begun) -> tuple[list[SampleRequest], None]:
+        """Asks for the first turns of a group: in one group, where all begin alike; else each by itself."""
+        old, step = group.request, group.request.step
+        del self._out[old.problem_id, step, old.first_rollout, 0]
+        request = group.request = dataclasses.replace(old, prompt_tokens=begun.prompt_tokens)
+        first = group.first = dataclasses.replace(group.first, prompt_tokens=begun.prompt_tokens)
+        group.so_far = [_nothing(answer.episode) for answer in begun.answers]
+        turns = tuple(answer.turn for answer in begun.answers if answer.turn is not None)
+        if all(turn.budget == turns[0].budget and not len(turn.context) for turn in turns):
+            self._out[request.problem_id, step, request.first_rollout, 1] = group, turns
+            return [dataclasses.replace(first, budgets=(turns[0].budget,) * request.group_size)], None
+        later = []
+        for place, turn in enumerate(turns):
+            rollout = request.first_rollout + place
+            self._out[request.problem_id, step, rollout, 1] = group, (turn,)
+            later.append(_continued(first, rollout, 1, group.so_far[place], turn, self._policy.turn_tokens))
+        return later, None
+
+    def _answered(
+        self, group: _Unfinished, place: int, turn: int, answer: Answer
+    ) -> tuple[list[SampleRequest], RolloutGroup | None]:
+        """Continues a rollout as an environment says."""
+        reason = group.so_far[place].finish_reason
+        if answer.turn is None:  # that its last turn was cut does not cut a rollout that is done
+            reason = "stop" if answer.episode.done else "length"
+        group.so_far[place] = dataclasses.replace(group.so_far[place], episode=answer.episode, finish_reason=reason)
+        return self._follow(group, place, turn, answer.turn)
+
+    def _follow(
+        self, group: _Unfinished, place: int, turn: int, following: Turn | None
+    ) -> tuple[list[SampleRequest], RolloutGroup | None]:
+        """What to ask for where a rollout goes on so; the caller's group if that makes it whole."""
+        request, completion = group.request, group.so_far[place]
+        if following is None:
+            group.left -= 1
+            return [], None if group.left else request.grouped(group.so_far)
+        rollout = request.first_rollout + place
+        self._out[request.problem_id, request.step, rollout, turn + 1] = group, (following,)
+        return [_continued(group.first, rollout, turn + 1, completion, following, self._policy.turn_tokens)], None
+
+
+def _nothing(episode: Episode) -> Completion:
+    """A rollout before its first turn."""
+    none = np.zeros(0)
+    return Completion(
+        none.astype(np.int32),
+        none.astype(np.float32),
+        none.astype(bool),
+        none.astype(np.int32),
+        "length",
+        None,
+        episode,
+    )
 
 
 def _continued(
@@ -298,7 +467,7 @@ def _continued(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Interruption:
+class Interruption(PurePolicy):
     """Forced interruption, a `TurnPolicy`: thinking that takes too long is ended by a phrase, and the answer begins.
 
     As in ScaleRL (arXiv 2510.13786) and s1's budget forcing (2501.19393): after a number of tokens drawn uniformly from
@@ -373,7 +542,7 @@ def thought_before(end: str, decode: Callable[[list[int]], str]) -> Callable[[np
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ToolTurns:
+class ToolTurns(PurePolicy):
     """Tool turns, a `TurnPolicy`: a call that the policy writes is answered in the context, and the rollout goes on.
 
     A call ends with the tool's stop token. What the tool answers is a pure function of the rollout's text; it is read

@@ -29,6 +29,8 @@ from isocompute_jax.tasks.word_problems import read_words
 SUFFIXES = (".jsonl", ".parquet")
 COLUMNS = ("id", "prompt", "answer", "task", "prompt_tokens")
 """Columns with a meaning of their own, beside measured rates."""
+NO_GRADER = "environment"
+"""The task of problems that name none, where no grader says what completions are worth."""
 
 GENERATED: Mapping[str, Callable[[str], list[Problem]]] = {GYM: read_gym, WORDS: read_words}
 """What stands where a file's path may, by how it begins; several are joined by commas."""
@@ -46,7 +48,7 @@ def read_problems(
     *,
     default_task: str | None = None,
     extra: Collection[str] | None = None,
-    grader_name: Callable[[str], str] = check_named_by_file,
+    grader_name: Callable[[str], str] | None = check_named_by_file,
 ) -> list[Problem]:
     """Reads a problem set.
 
@@ -57,7 +59,8 @@ def read_problems(
       extra: names of the columns without a meaning of their own that are kept; None for all of them, which of a file
         with long columns, such as worked solutions, takes their memory.
       grader_name: task -> the name of what grades its problems; it refuses what no file may name, which by default is
-        every function and address (see `graders.registry`).
+        every function and address (see `graders.registry`). None where no grader does: then answer and task may be
+        missing.
 
     Raises:
       InputError: the file is missing, empty or not what its name says, or a row is at fault; names file, line (Parquet:
@@ -76,7 +79,7 @@ class ProblemFile:
     path: str | os.PathLike[str]
     default_task: str | None = None
     extra: Collection[str] | None = None
-    grader_name: Callable[[str], str] = check_named_by_file
+    grader_name: Callable[[str], str] | None = check_named_by_file
 
     def __iter__(self) -> Iterator[Problem]:
         if is_generated(self.path):
@@ -203,7 +206,7 @@ def problem_of(
     default_id: str,
     default_task: str | None,
     extra: Collection[str] | None = None,
-    grader_name: Callable[[str], str] = check_named_by_file,
+    grader_name: Callable[[str], str] | None = check_named_by_file,
 ) -> Problem:
     """Checks one row.
 
@@ -213,14 +216,18 @@ def problem_of(
       default_id: its id, where it has none.
       default_task: its task, where it names none; without that, what grades problems of no task.
       extra: names of the columns without a meaning of their own that are kept; None for all.
-      grader_name: task -> the name of what grades its problems; it refuses what no file may name.
+      grader_name: task -> the name of what grades its problems; it refuses what no file may name. None for no grader.
 
     Raises:
       InputError: names the place, the column and what to do.
     """
     prompt, prompt_tokens = _prompt(row, where)
-    answer = _required(row, "answer", where, numbers=True)
-    task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
+    if grader_name is None:
+        answer = _text(row, "answer", where, numbers=True) or ""
+        task = _text(row, "task", where, numbers=False) or default_task or NO_GRADER
+    else:
+        answer = _required(row, "answer", where, numbers=True)
+        task = _text(row, "task", where, numbers=False) or default_task or grader_name("")
     if not task:
         raise InputError(
             f"{where}: task: missing; add the field, or name what grades all problems, such as numeric or your own "
@@ -239,6 +246,8 @@ def problem_of(
             if value is not None and is_extra(name) and (extra is None or name in extra)
         },
     )
+    if grader_name is None:
+        return problem
     try:
         fault = get_grader(grader_name(task)).fault(problem)
     except InputError as error:

@@ -126,8 +126,7 @@ class Prompts:
     def _render(self, problem: Problem) -> tuple[str, bool]:
         """The text that is encoded, and whether its special tokens are written in it."""
         config, tokenizer = self._config, self.tokenizer
-        chat = config.chat_template == "on" or (config.chat_template == "auto" and not isinstance(problem.prompt, str))
-        if not chat:
+        if not self.is_chat(problem):
             text = _plain_text(problem.prompt, config) + config.generation_prefix
             # A text that was rendered elsewhere begins with what the tokenizer would put before it once more.
             return text, bool(tokenizer.bos) and text.startswith(tokenizer.bos)
@@ -144,14 +143,31 @@ class Prompts:
                 "that no run could be repeated tomorrow: set config.prompts.template_options to {'date_string': "
                 "'26 Jul 2024'}, or write a date into the template"
             )
+        return self.chat(problem, _messages(problem.prompt, config)), True
+
+    def is_chat(self, problem: Problem) -> bool:
+        """Whether the chat template writes its prompt."""
+        if problem.prompt_tokens:
+            return False
+        wanted = self._config.chat_template
+        return wanted == "on" or (wanted == "auto" and not isinstance(problem.prompt, str))
+
+    def chat(self, problem: Problem, messages: Sequence[Message]) -> str:
+        """The text of a chat about a problem, up to the beginning of its next answer.
+
+        Raises:
+          InputError: the template refuses it.
+        """
+        tokenizer = self.tokenizer
+        assert tokenizer.chat is not None
         try:
-            text = tokenizer.chat(_messages(problem.prompt, config), **config.template_options)
+            text = tokenizer.chat(messages, **self._config.template_options)
         except Exception as error:  # a template is a program, and raises what it likes
             raise InputError(
                 f"{tokenizer.directory}: its chat template refuses the prompt of problem {problem.id!r} ({error}); "
                 "see config.prompts.system and config.prompts.template_options, or mend the prompt"
             ) from error
-        return text + config.generation_prefix, True
+        return text + self._config.generation_prefix
 
     def _checked(self, problem: Problem) -> np.ndarray:
         """The ids that a problem brings along."""
@@ -163,9 +179,74 @@ class Prompts:
         return np.array(problem.prompt_tokens, dtype=np.int32)
 
 
+WriteAs = Literal["auto", "user", "tool", "text"]
+ANSWER = "\N{WHITE SQUARE}answer\N{WHITE SQUARE}"
+"""Stands for an answer in a chat, to find what the template writes behind one."""
+
+
+class Observations:
+    """What an environment says, as the model reads it.
+
+    Args:
+      prompts: of the run.
+      write_as: user or tool, a message of that role by the chat template; text, as it is; auto, a user's message where
+        the prompt is a chat.
+    """
+
+    def __init__(self, prompts: Prompts, write_as: WriteAs):
+        self.tokenizer = prompts.tokenizer
+        self._prompts = prompts
+        self._write_as = write_as
+
+    def begun(self, problem: Problem, observation: str) -> np.ndarray:
+        """[S] int32 ids of a problem's prompt with what is observed first, which its last message ends with."""
+        if not self._prompts.is_chat(problem):
+            [prompt] = self._prompts.encode([problem])
+            return np.concatenate([prompt, self._ids(observation)]).astype(np.int32)
+        messages = [dict(message) for message in _as_messages(problem.prompt)]
+        last = messages[-1]
+        last["content"] = _lines(last["content"], observation) if last["content"] else observation
+        [prompt] = self._prompts.encode([dataclasses.replace(problem, prompt=tuple(messages))])
+        return prompt
+
+    def observation(self, problem: Problem, text: str, turn: Sequence[int]) -> np.ndarray:
+        """[C] int32 ids of what stands between a turn of the policy, of these tokens, and its next.
+
+        As a message: the end of the answer, unless the policy drew that itself; the message; the beginning of an
+        answer.
+        """
+        role = self._write_as
+        if role == "auto":
+            role = "user" if self._prompts.is_chat(problem) else "text"
+        if role == "text":
+            return self._ids(text)
+        if self.tokenizer.chat is None:
+            raise InputError(
+                f"config.environment.write_as = {role!r}: {self.tokenizer.directory} has no chat template; set it to "
+                "text"
+            )
+        chat = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": ANSWER},
+            {"role": role, "content": text},
+        ]
+        written = self._prompts.chat(problem, chat).partition(ANSWER)[2]
+        ids = self._ids(written)
+        if turn and turn[-1] in self.tokenizer.eos_ids and turn[-1] in ids[:1]:
+            return ids[1:]
+        return ids
+
+    def _ids(self, text: str) -> np.ndarray:
+        return np.array(self.tokenizer.backend.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+
+
+def _as_messages(prompt: str | Iterable[Message]) -> list[Message]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
 def _messages(prompt: str | Iterable[Message], config: PromptConfig) -> list[Message]:
     """The messages that the template is given."""
-    messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    messages = _as_messages(prompt)
     if config.system:
         others = [message for message in messages if message["role"] != "system"]
         messages = [{"role": "system", "content": config.system}, *others]

@@ -150,7 +150,9 @@ class Makes:
         self.options = options
         self.samplers: list = []
 
-    def __call__(self, config, model_config, params, *, workdir, tokenizer, mesh, interrupted, team=None):
+    def __call__(
+        self, config, model_config, params, *, workdir, tokenizer, mesh, interrupted, team=None, environment=None
+    ):
         sampler = self.cls(
             model_config,
             params,

@@ -9,6 +9,7 @@ import pytest
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.command_line import read_config
+from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.experiment.config import (
     HEALTHY_COEFFICIENT,
     AgreementConfig,
@@ -105,6 +106,7 @@ def config_with_everything_changed() -> RunConfig:
             "cispo", 1.0, 4.0, 5.0, "sampler", "sequence", "mask", 0.25, 3.0, kl_in="reward", chunk_tokens=12
         ),
         reward=RewardConfig("rewards:f", {"t": "exact"}, "stop", 2.0, 3, 4),
+        environment=EnvironmentConfig("number_hunt", {"largest": 3}, 2, 3, 4, ("=",), "text", "turn", 5.0, 6, 7),
         schedule=ScheduleConfig("4@0,8@9", 512, "2@0,4@9", "wsd", 0.5, 0.6, "variance", 4, 8, 9, "theory"),
         optimizer=OptimizerConfig(1e-3, 13, 1.0, 14, 0.8, 0.9, 1e-6, 0.1, 2.0, "bfloat16"),
         evaluation=EvaluationConfig({"v": "v.jsonl", "t": "t.jsonl"}, 15, 16, 17, 18, 19, 0.5),

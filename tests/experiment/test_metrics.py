@@ -14,6 +14,7 @@ from isocompute_jax.experiment import loop, metrics, workdir
 from isocompute_jax.experiment.config import (
     AlarmsConfig,
     EvaluationConfig,
+    RunConfig,
     SamplingConfig,
     ThinkingConfig,
     ToolConfig,
@@ -287,7 +288,7 @@ def test_what_is_said_has_the_number_and_what_to_do():
         SamplingConfig(tool=ToolConfig("calculator")),
     ):
         line = {**CALM, "truncation_rate": 0.25}
-        config, limit = AlarmsConfig(window=1), cutting_field(sampling)
+        config, limit = AlarmsConfig(window=1), cutting_field(RunConfig(sampling=sampling))
         said += next_watch(AlarmState(), config, run_files.METRICS, line, limit=limit)[1].values()
     assert [text.split("raise ")[1].split(",")[0] for text in said] == [
         "sampling.max_tokens",

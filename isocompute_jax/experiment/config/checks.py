@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from isocompute_jax.allocation.policies import LOOKS, check_deal
+from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.learner import LossConfig, pack_shape
 from isocompute_jax.records.errors import InputError, fields_called
 from isocompute_jax.tasks.graders.registry import check_named_by_file
@@ -141,6 +142,50 @@ def _faults(config: RunConfig) -> Iterator[str]:
     yield from _asynchrony_faults(config)
     yield from _curriculum_faults(config)
     yield from _checkpoint_faults(config)
+    yield from _environment_faults(config)
+
+
+def _environment_faults(config: RunConfig) -> Iterator[str]:
+    """Of rollouts that an environment answers."""
+    environment, sampling = config.environment, config.sampling
+    if not environment.name:
+        changed = [
+            field.name
+            for field in dataclasses.fields(environment)
+            if getattr(environment, field.name) != getattr(EnvironmentConfig(), field.name)
+        ]
+        if changed:
+            yield f"environment.{changed[0]} means nothing without config.environment.name: name one, or leave it out"
+        return
+    if config.reward.function or config.reward.tasks:
+        yield (
+            f"reward.{'function' if config.reward.function else 'tasks'} and config.environment.name are both given: "
+            "an environment says what its rollouts are worth; leave one of them out"
+        )
+    if sampling.thinking.high or sampling.tool.name != "none":
+        which = "thinking.high" if sampling.thinking.high else "tool.name"
+        yield f"sampling.{which} and config.environment.name are both given: rollouts are continued by one of them"
+    if environment.turn_credit == "turn":
+        yield from _turn_credit_faults(config)
+
+
+def _turn_credit_faults(config: RunConfig) -> Iterator[str]:
+    """Of turns that are credited each by itself."""
+    if config.block:
+        yield (
+            f"environment.turn_credit = 'turn' with config.schedule.per_problem = {config.schedule.per_problem!r}: "
+            "turns are compared within groups of one size; take uniform, or turn_credit='rollout'"
+        )
+    if config.loss.policy_loss == "gspo":
+        yield (
+            "environment.turn_credit = 'turn' with config.loss.policy_loss = 'gspo', whose ratio is one number for a "
+            "whole completion: take another loss, or turn_credit='rollout'"
+        )
+    if config.recipe.advantage_scale == "batch_std":
+        yield (
+            "environment.turn_credit = 'turn' with config.recipe.advantage_scale = 'batch_std': turns are scaled "
+            "within their group; take group_std or none, or turn_credit='rollout'"
+        )
 
 
 def _auto_faults(config: RunConfig) -> Iterator[str]:
@@ -271,12 +316,12 @@ def _curriculum_faults(config: RunConfig) -> Iterator[str]:
 
 def _asynchrony_faults(config: RunConfig) -> Iterator[str]:
     """Of the asynchronous loop and the agreement check."""
-    agreement, loss, sampling = config.agreement, config.loss, config.sampling
-    several_turns = sampling.thinking.high > 0 or sampling.tool.name != "none"
-    if several_turns and config.max_staleness and config.asynchrony == "boundary":
+    agreement, loss = config.agreement, config.loss
+    if config.several_turns and config.max_staleness and config.asynchrony == "boundary":
         yield (
-            "asynchrony = 'boundary' promises rollouts of one version, and with config.sampling.thinking or "
-            "config.sampling.tool a rollout's next turn is drawn after weights that came meanwhile: take in_flight, or "
+            "asynchrony = 'boundary' promises rollouts of one version, and with config.sampling.thinking, "
+            "config.sampling.tool or config.environment a rollout's next turn is drawn after weights that came "
+            "meanwhile: take in_flight, or "
             "phases"
         )
     if config.overlapped and not config.service.remote:
@@ -347,6 +392,8 @@ def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
             check_named_by_file(name)
         except InputError:
             yield f"reward.{field}", name
+    if ":" in config.environment.name:
+        yield "environment.name", config.environment.name
     for field in ("allow", "environment"):
         if value := getattr(config.reward, field):
             yield f"reward.{field}", value

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isocompute_jax.allocation.schedule import BatchSize, ScheduleConfig, Sizes
+from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.experiment.config.checks import apply_preset, validate
 from isocompute_jax.experiment.config.steps import (
     ComputeConfig,
@@ -335,6 +336,7 @@ class RunConfig(Group):
     prompts: PromptConfig = option(default_factory=PromptConfig, later=True)
     sampling: SamplingConfig = option(default_factory=SamplingConfig)
     reward: RewardConfig = option(default_factory=RewardConfig, later=True)
+    environment: EnvironmentConfig = option(default_factory=EnvironmentConfig, later=True)
     recipe: RecipeConfig = option(default_factory=RecipeConfig)
     loss: LossConfig = option(default_factory=LossConfig)
     optimizer: OptimizerConfig = option(default_factory=OptimizerConfig)
@@ -366,6 +368,12 @@ class RunConfig(Group):
     def adapters(self) -> LoraConfig | None:
         """What is trained in place of the weights; None where they are."""
         return self.lora if self.lora.rank else None
+
+    @property
+    def several_turns(self) -> bool:
+        """Whether rollouts are continued: after their thinking, or by a tool or an environment."""
+        sampling = self.sampling
+        return bool(sampling.thinking.high or sampling.tool.name != "none" or self.environment.name)
 
     @property
     def rollouts_per_step(self) -> int:

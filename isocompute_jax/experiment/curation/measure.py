@@ -22,7 +22,7 @@ from isocompute_jax.records.errors import RunError, fields_called, set_by_flags
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.service.client.service_config import ServiceConfig
-from isocompute_jax.tasks import Grading, RewardConfig, Tokenizer, load_tokenizer
+from isocompute_jax.tasks import Grades, RewardConfig, Tokenizer, load_tokenizer
 
 VERSION = 0
 """Of the weights, of which there is one."""
@@ -37,7 +37,7 @@ def measure(
     order: RolloutOrder,
     config: CurationConfig,
     *,
-    grading: Grading,
+    grading: Grades,
     rounds: bool,
 ) -> None:
     """Draws what the record lacks, problem by problem; `config.groups_in_flight` groups are out at a time.

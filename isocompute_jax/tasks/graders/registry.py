@@ -30,7 +30,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import CONFIG, InputError
@@ -165,36 +165,55 @@ def load_function(spec: str) -> Callable[..., Any]:
     Raises:
       InputError: it cannot be imported, or is not a function of (problem, completion) or (problems, completions).
     """
+    found = imported(spec, "reward", "function", "rewards:length")
+    if not callable(found) or inspect.isclass(found):
+        attribute = spec.partition(":")[2]
+        raise InputError(f"reward {spec!r}: {attribute} is a {type(found).__name__}, not a function")
+    _takes_batch(spec, found)
+    return found
+
+
+def imported(spec: str, kind: str, noun: Literal["function", "class"], example: str) -> Any:
+    """What `package.module:name` is; the working directory is importable.
+
+    Args:
+      spec: as the user wrote it.
+      kind: what it is to be, in messages.
+      noun: what of a module's is offered where it has no such name.
+      example: of a right one.
+
+    Raises:
+      InputError: it cannot be imported.
+    """
     module_name, _, attribute = spec.partition(":")
     if not attribute or not all(part.isidentifier() for part in (*module_name.split("."), *attribute.split("."))):
-        raise InputError(f"reward {spec!r}: write package.module:function, such as rewards:length")
+        raise InputError(f"{kind} {spec!r}: write package.module:{noun}, such as {example}")
     if module_name == "__main__":
-        raise InputError(f"reward {spec!r}: worker processes cannot import the main program; put it in a module")
+        raise InputError(f"{kind} {spec!r}: worker processes cannot import the main program; put it in a module")
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise InputError(f"reward {spec!r}: importing {module_name} failed: {error}") from error
+            raise InputError(f"{kind} {spec!r}: importing {module_name} failed: {error}") from error
         raise InputError(
-            f"reward {spec!r}: there is no module {error.name!r}; it is looked for in the working directory "
+            f"{kind} {spec!r}: there is no module {error.name!r}; it is looked for in the working directory "
             f"({os.getcwd()}), in the folders of PYTHONPATH and among installed packages"
         ) from None
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(
-            f"reward {spec!r}: importing {module_name} failed in {where.filename}:{where.lineno}: "
+            f"{kind} {spec!r}: importing {module_name} failed in {where.filename}:{where.lineno}: "
             f"{type(error).__name__}: {error}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            known = ", ".join(name for name, value in vars(found).items() if inspect.isfunction(value)) or "none"
-            raise InputError(f"reward {spec!r}: {module_name} has no {part!r}; its functions: {known}")
+            is_one = inspect.isfunction if noun == "function" else inspect.isclass
+            known = ", ".join(name for name, value in vars(found).items() if is_one(value)) or "none"
+            its = "its functions" if noun == "function" else "its classes"
+            raise InputError(f"{kind} {spec!r}: {module_name} has no {part!r}; {its}: {known}")
         found = getattr(found, part)
-    if not callable(found) or inspect.isclass(found):
-        raise InputError(f"reward {spec!r}: {attribute} is a {type(found).__name__}, not a function")
-    _takes_batch(spec, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Event loops in threads of their own, and the calls of asynchronous graders on one."""
+"""Event loops in threads of their own, and the calls of asynchronous graders and environments on one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.rollout import Problem
@@ -62,8 +62,21 @@ class LoopThread:
         self._thread.join(2 * CLOSE_S)
 
 
+class Called(Protocol):
+    """What asynchronous calls are of: a grader, or an environment."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Gives back what it holds; called on the loop that it ran on."""
+        ...
+
+
 class AsyncCalls:
-    """Calls of asynchronous graders: on a loop of their own, each with a deadline, so many at a time of each grader.
+    """Asynchronous calls: on a loop of their own, each with a deadline, so many at a time of each grader.
 
     A function that blocks its loop (`time.sleep` in place of `asyncio.sleep`) holds up all others and cannot be
     killed: after a second the log names it, and once its deadline has passed the run ends.
@@ -73,19 +86,36 @@ class AsyncCalls:
     Args:
       concurrency: calls of one grader at a time.
       deadline_s: longest time of a call.
+      kind: what is called, in messages.
     """
 
-    def __init__(self, concurrency: int, deadline_s: float):
+    def __init__(self, concurrency: int, deadline_s: float, kind: str = "reward"):
         self._concurrency = concurrency
         self._deadline_s = deadline_s
-        self._thread = LoopThread("asynchronous rewards")
-        self._graders: dict[str, tuple[Grader, asyncio.Semaphore]] = {}
+        self._kind = kind
+        self._thread = LoopThread(f"asynchronous {kind}s")
+        self._known: dict[str, tuple[Called, asyncio.Semaphore]] = {}
         self._calls = 0
         self._blocked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
 
     async def grade(self, grader: Grader, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
-        """The grades of texts, in one call.
+        """The grades of texts, in one call. Raises as `run` does."""
+
+        def begin() -> Coroutine[Any, Any, list[Grade]]:
+            grading = grader.grade_batch(problems, texts)
+            assert not isinstance(grading, list), f"{grader.name} runs on the event loop, and does not await"
+            return grading
+
+        return await self.run(grader, begin, f"problem {problems[0].id!r}")
+
+    async def run(self, called: Called, begin: Callable[[], Coroutine[Any, Any, T]], on: str) -> T | Failure:
+        """What one call gives.
+
+        Args:
+          called: whose call it is.
+          begin: begins it, on the loop.
+          on: what it is about, in messages.
 
         Raises:
           RunError: a function blocks the loop.
@@ -94,7 +124,7 @@ class AsyncCalls:
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._watch_loop())
         try:
-            call = asyncio.wrap_future(self._thread.submit(self._call(grader, problems, texts)))
+            call = asyncio.wrap_future(self._thread.submit(self._call(called, begin, on)))
             await asyncio.wait({call, self._blocked}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
                 call.cancel()
@@ -103,14 +133,12 @@ class AsyncCalls:
         finally:
             self._calls -= 1
 
-    async def _call(self, grader: Grader, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade] | Failure:
-        """One call, on the loop of the graders."""
-        _, free = self._graders.setdefault(grader.name, (grader, asyncio.Semaphore(self._concurrency)))
+    async def _call(self, called: Called, begin: Callable[[], Coroutine[Any, Any, T]], on: str) -> T | Failure:
+        """One call, on the loop of its own."""
+        _, free = self._known.setdefault(called.name, (called, asyncio.Semaphore(self._concurrency)))
         async with free:
-            grading = grader.grade_batch(problems, texts)
-            assert not isinstance(grading, list), f"{grader.name} runs on the event loop, and does not await"
-            task = asyncio.create_task(grading)
-            task.set_name(f"{grader.name} on problem {problems[0].id!r}")
+            task = asyncio.create_task(begin())
+            task.set_name(f"{called.name} on {on}")
             try:
                 # Not wait_for, which waits for as long as a function ignores that it is cancelled.
                 await asyncio.wait({task}, timeout=self._deadline_s)
@@ -120,7 +148,7 @@ class AsyncCalls:
             if not task.done():
                 task.cancel()
                 task.add_done_callback(_forget)
-                reason = getattr(grader, "last_error", "")
+                reason = getattr(called, "last_error", "")
                 why = f" ({reason})" if reason else ""
                 return Failure("timed out", f"no answer within {self._deadline_s:g} s{why}")
         error = None if task.cancelled() else task.exception()
@@ -140,10 +168,10 @@ class AsyncCalls:
             done, _ = await asyncio.wait({alive}, timeout=BLOCKED_S)
             if not done:
                 task = asyncio.current_task(self._thread.loop)
-                name, stack = task.get_name() if task else "an asynchronous reward", self._thread.stack()
+                name, stack = task.get_name() if task else "an asynchronous one", self._thread.stack()
                 why = (
-                    f"reward {name} blocks the event loop that all asynchronous rewards share; await what it waits "
-                    "for, or write it as a plain function (def), which runs in a process of its own"
+                    f"{self._kind} {name} blocks the event loop that all asynchronous {self._kind}s share; await what "
+                    "it waits for, or write it as a plain function (def), which runs in a process of its own"
                 )
                 if not warned:
                     LOG.warning("%s. It is at\n%s", why, stack.rstrip())
@@ -155,15 +183,15 @@ class AsyncCalls:
             await asyncio.sleep(BLOCKED_S)
 
     async def close(self) -> None:
-        """Closes the graders, and the loop."""
+        """Closes what was called, and the loop."""
         if self._watch is not None:
             self._watch.cancel()
         blocked = self._blocked.done()
         if blocked:
             self._blocked.exception()
         else:
-            for grader, _ in self._graders.values():
-                await asyncio.wait({asyncio.wrap_future(self._thread.submit(grader.aclose()))}, timeout=CLOSE_S)
+            for called, _ in self._known.values():
+                await asyncio.wait({asyncio.wrap_future(self._thread.submit(called.aclose()))}, timeout=CLOSE_S)
             await asyncio.to_thread(self._thread.close)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes that grade: each call has a deadline, and what hangs is killed and replaced.
+"""WorkerProcess processes that grade: each call has a deadline, and what hangs is killed and replaced.
 
 Not multiprocessing, nor a pool on top of it (pebble): its processes import the program's main module again, and with
 it whatever that imports, JAX say; and one that hangs outlives a parent that was killed. Here a worker is a program of
@@ -21,7 +21,7 @@ import re
 import signal
 import struct
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import IO, Any
 
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
@@ -58,7 +58,7 @@ class WorkerPool:
         self._deadline_s = deadline_s
         self._environment = environment
         self._free = asyncio.Semaphore(size)
-        self._idle: list[_Worker] = []
+        self._idle: list[WorkerProcess] = []
 
     async def warm(self, names: Iterable[str]) -> None:
         """Starts every worker, and has it import the named graders."""
@@ -100,7 +100,7 @@ class WorkerPool:
     async def _worker(self):
         """A worker of one's own, kept for others unless it was lost."""
         async with self._free:
-            one = self._idle.pop() if self._idle else await _Worker.start(self._environment)
+            one = self._idle.pop() if self._idle else await WorkerProcess.start(self._environment)
             try:
                 yield one
             except BaseException:
@@ -112,8 +112,8 @@ class WorkerPool:
                 self._idle.append(one)
 
 
-class _Worker:
-    """One process and its pipes."""
+class WorkerProcess:
+    """One process and its pipes: that of graders, or of another program which answers requests by `serve`."""
 
     def __init__(self, process: asyncio.subprocess.Process, names: Collection[str]):
         assert process.stdin is not None and process.stdout is not None
@@ -124,13 +124,17 @@ class _Worker:
         self._names = names
 
     @classmethod
-    async def start(cls, names: Collection[str]) -> _Worker:
-        """Starts a process that is given the variables of these names too. Raises RunError where that fails."""
+    async def start(cls, names: Collection[str], module: str = __name__) -> WorkerProcess:
+        """Starts the `main` of a module in a process that is given the variables of these names too.
+
+        Raises:
+          RunError: it does not start.
+        """
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
-                f"from {__name__} import main; main({os.getpid()})",
+                f"from {module} import main; main({os.getpid()})",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the parent's business
@@ -145,7 +149,7 @@ class _Worker:
         except OSError as error:
             raise RunError(f"a worker process does not start: {error.strerror}") from error
         try:
-            await one._must({"path": list(sys.path)}, "a worker process does not start")
+            await one.must({"path": list(sys.path)}, "a worker process does not start")
         except BaseException:
             await one.kill()
             raise
@@ -154,10 +158,11 @@ class _Worker:
     async def load(self, name: str) -> None:
         """Has it import a grader, once; that takes no time of a call's deadline."""
         if name not in self._loaded:
-            await self._must({"load": name}, f"a worker process cannot load {name}")
+            await self.must({"load": name}, f"a worker process cannot load {name}")
             self._loaded.add(name)
 
-    async def _must(self, request: dict[str, Any], what: str) -> None:
+    async def must(self, request: dict[str, Any], what: str) -> None:
+        """Sends a request without which nothing works; where it fails, `what` begins the RunError."""
         try:
             answer = await self.ask(request, START_S)
         except (TimeoutError, EOFError) as error:
@@ -239,6 +244,11 @@ def _search_path() -> str:
 
 
 def main(parent: int) -> None:
+    """Grades what it is asked to."""
+    serve(parent, answer)
+
+
+def serve(parent: int, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Serves requests. SIGKILL reaches this process when the thread that started it ends, however that is."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -249,7 +259,11 @@ def main(parent: int) -> None:
         os.dup2(null, 0)
         os.dup2(2, 1)
         while (request := _read(requests)) is not None:
-            _write(answers, answer(request))
+            if "path" in request:
+                sys.path[:] = request["path"]
+                _write(answers, {})
+            else:
+                _write(answers, answer(request))
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -259,9 +273,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     graded.
     """
     try:
-        if "path" in request:
-            sys.path[:] = request["path"]
-            return {}
         # Late, because the request before said where the user's modules are.
         from isocompute_jax.tasks.graders.registry import get_grader
 
@@ -270,13 +281,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {}
         grades: Any = get_grader(request["name"]).grade_batch(request["problems"], request["texts"])
         return {"grades": [[grade.reward, dict(grade.metrics)] for grade in grades]}
-    except InvalidRewardError as error:
-        return {"failure": ["invalid", str(error)]}
-    except (InputError, RunError) as error:
-        return {"fatal": str(error)}
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        failure = Failure.raised(error)
-        return {"failure": ["raised", failure.message[-LONGEST_MESSAGE:], failure.where]}
+        return failed(error)
+
+
+def failed(error: BaseException) -> dict[str, Any]:
+    """What a request is answered with where `error` ended it."""
+    if isinstance(error, InvalidRewardError):
+        return {"failure": ["invalid", str(error)]}
+    if isinstance(error, InputError | RunError):
+        return {"fatal": str(error)}
+    failure = Failure.raised(error)
+    return {"failure": ["raised", failure.message[-LONGEST_MESSAGE:], failure.where]}
 
 
 def _read(file: IO[bytes]) -> Any:

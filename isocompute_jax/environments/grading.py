@@ -1,0 +1,85 @@
+"""Rewards of rollouts that an environment has answered: the sum of what it gave turn by turn."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import logging
+import threading
+
+import numpy as np
+
+from isocompute_jax.records.errors import CONFIG, RunError
+from isocompute_jax.records.rollout import Episode, Problem, RolloutGroup
+from isocompute_jax.tasks.grading import OnFailure, RewardConfig
+
+LOGGED_FAILURES = 5
+TURNS = "turns"
+"""Metric: turns of the policy in a rollout."""
+LOG = logging.getLogger(__name__)
+
+
+class EpisodeGrades:
+    """Implements `tasks.Grades` by what completions say of their episodes.
+
+    Args:
+      config: what becomes of rollouts whose environment failed (`on_failure`).
+    """
+
+    def __init__(self, config: RewardConfig):
+        self._config = config
+        self._failures = 0
+        self._lock = threading.Lock()
+
+    @property
+    def stops(self) -> bool:
+        """Whether an environment that fails ends the run."""
+        return self._config.on_failure == "stop"
+
+    def submit(
+        self, group: RolloutGroup, problem: Problem, *, on_failure: OnFailure | None = None
+    ) -> concurrent.futures.Future[RolloutGroup]:
+        """As in `Grades`: a future that is done."""
+        done: concurrent.futures.Future[RolloutGroup] = concurrent.futures.Future()
+        try:
+            done.set_result(self._graded(group, problem, on_failure or self._config.on_failure))
+        except RunError as error:
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _graded(self, group: RolloutGroup, problem: Problem, policy: OnFailure) -> RolloutGroup:
+        episodes = [completion.episode or Episode() for completion in group.completions]
+        failures = {place: episode.failure for place, episode in enumerate(episodes) if episode.failure}
+        for failure in failures.values():
+            self._log(failure, problem)
+        if failures and policy == "stop":
+            raise RunError(
+                f"problem {problem.id!r}: {next(iter(failures.values()))} ({CONFIG.reward.on_failure} = 'stop')"
+            )
+        metrics = [{TURNS: float(len(episode.ends)), **episode.metrics} for episode in episodes]
+        named = collections.defaultdict(lambda: np.full(len(episodes), np.nan))
+        for place, found in enumerate(metrics):
+            for name, value in found.items():
+                named[name][place] = value
+        rewards = [0.0 if episode.failure else float(np.sum(episode.rewards)) for episode in episodes]
+        return dataclasses.replace(
+            group,
+            rewards=np.array(rewards, np.float32),
+            task=problem.task,
+            reward_metrics=dict(sorted(named.items())),
+            failures=failures,
+            dropped=bool(failures) and policy == "drop_group",
+        )
+
+    def _log(self, failure: str, problem: Problem) -> None:
+        """Logs a failure, unless there were many."""
+        with self._lock:
+            self._failures += 1
+            seen = self._failures
+        if seen <= LOGGED_FAILURES:
+            rest = "; further ones are only counted" if seen == LOGGED_FAILURES else ""
+            LOG.warning("problem %r: %s%s", problem.id, failure, rest)
