@@ -61,7 +61,7 @@ def time_units(config: model.ModelConfig, params: model.Params, asked: Sequence[
         part = asked[first : first + shape.problems]
         longest = -(-max(request.params.max_tokens for request in part) // 16) * 16
         longest = min(longest, LENGTH.value - PROMPT.value)
-        unit = maker.make_unit([(request, 0) for request in part], shape)
+        unit = maker.make_unit([(request, 0) for request in part], shape, PROMPT.value)
         samples = sample_unit(
             params, unit, np.float32(1.0), np.float32(1.0), config=config, max_tokens=longest, stop_tokens=()
         )

@@ -111,19 +111,31 @@ class InProcessSampler:
         self._queues.clear()
 
     def _longest_prompt(self, request: SampleRequest) -> tuple[int, str]:
-        """The compiled prompt length of a request, and its name."""
+        """The longest prompt that a request may have, and what that is called."""
         if request.turn:
             return self._max_continued_tokens, "max_continued_tokens"
         return self._max_prompt_tokens, "max_prompt_tokens"
 
+    def _compiled_prompt(self, requests: Sequence[SampleRequest]) -> int:
+        """The prompt length that requests of one kind are sampled with.
+
+        Prompts of later turns grow from turn to turn: their units come in the longest that there may be, and in
+        PROMPT_LENGTHS - 1 equal parts of it.
+        """
+        longest, _ = self._longest_prompt(requests[0])
+        if not requests[0].turn:
+            return longest
+        part = -(-longest // PROMPT_LENGTHS)
+        return min(longest, -(-max(len(request.prompt_tokens) for request in requests) // part) * part)
+
     def _run(self, requests: list[SampleRequest]) -> Iterator[RolloutGroup]:
         """Samples requests of one kind."""
-        params, shape = requests[0].params, self._shape(requests)
+        params, shape, prompt = requests[0].params, self._shape(requests), self._compiled_prompt(requests)
         rows = [(request, first) for request in requests for first in range(0, request.group_size, shape.rollouts)]
         unfinished: dict[int, list[Completion]] = {}
         for start in range(0, len(rows), shape.problems):
             chunk = rows[start : start + shape.problems]
-            unit = self.make_unit(chunk, shape)
+            unit = self.make_unit(chunk, shape, prompt)
             asked = unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens
             self._announce(*asked)
             samples = self.draw(*asked)
@@ -160,14 +172,13 @@ class InProcessSampler:
     def compile(self, requests: Sequence[SampleRequest]) -> None:
         """As in `protocol.Compiles`; requests of one kind, with groups of one size or of one step."""
         first, params = requests[0], requests[0].params
-        unit = self._placed(self.make_unit([(first, 0)], self._shape(requests)))
+        unit = self._placed(self.make_unit([(first, 0)], self._shape(requests), self._compiled_prompt(requests)))
         args = sharding.abstract(self._params), unit, np.float32(params.temperature), np.float32(params.top_p)
         sample_unit.lower(*args, **self._static(params.max_tokens, first.stop_tokens)).compile()
 
-    def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape) -> Unit:
+    def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape, prompt: int) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
-        longest, _ = self._longest_prompt(rows[0][0])
-        tokens = np.full((shape.problems, longest), self._pad_token, np.int32)
+        tokens = np.full((shape.problems, prompt), self._pad_token, np.int32)
         mask = np.zeros(tokens.shape, bool)
         mask[:, -1] = True
         words = np.zeros((shape.problems, 5), np.uint32)
@@ -256,17 +267,19 @@ def unit_shape(groups: int, group_size: int, max_rollouts: int, *, batch_shards:
 
 LEAST_LATER = 8
 """Rows of the smallest unit of later turns, on each shard."""
+PROMPT_LENGTHS = 4
+"""Prompt lengths that units of later turns come in."""
 
 
 def later_unit_shape(rollouts: int, max_rollouts: int, *, batch_shards: int = 1) -> UnitShape:
     """The shape that so many rollouts are continued in, each with a prompt of its own.
 
     How many there are changes from step to step, and each shape is compiled: so units come in the budget (as in
-    `unit_shape`), its quarter, its sixteenth, and so on, as far as LEAST_LATER rows a shard.
+    `unit_shape`), its half, its quarter, and so on, as far as LEAST_LATER rows a shard.
     """
     size = max(1, max_rollouts // batch_shards)
-    while size > LEAST_LATER and -(-size // 4) * batch_shards >= rollouts:
-        size = -(-size // 4)
+    while size > LEAST_LATER and -(-size // 2) * batch_shards >= rollouts:
+        size = -(-size // 2)
     return UnitShape(problems=size * batch_shards, rollouts=1)
 
 

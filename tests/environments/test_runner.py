@@ -69,7 +69,7 @@ def test_the_same_question_again_has_the_same_answer():
 
 
 def test_no_more_are_kept_than_may_be():
-    async def ask():
+    async def ask() -> tuple[int, Any]:
         episodes = Episodes(get_kind(f"{GAMES}:Adder"), most=2)
         for rollout in "abc":
             await episodes.play(Play(rollout, PROBLEM, 0))

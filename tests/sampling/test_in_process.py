@@ -258,14 +258,33 @@ def test_unit_shape_properties(groups, group_size, budget, shards):
 
 @given(st.integers(1, 4096), st.integers(1, 8))
 def test_units_of_later_turns_come_in_few_shapes(budget, shards):
-    """Within the budget (or a row per shard), and no more than four times what is needed, but for the smallest."""
+    """Within the budget (or a row per shard), and no more than twice what is needed, but for the smallest."""
     shapes = {later_unit_shape(rollouts, budget, batch_shards=shards) for rollouts in range(1, budget + 1)}
-    assert len(shapes) <= 6 and {shape.rollouts for shape in shapes} == {1}
+    assert len(shapes) <= 10 and {shape.rollouts for shape in shapes} == {1}
     for rollouts in {1, budget // 3 + 1, budget}:
         shape = later_unit_shape(rollouts, budget, batch_shards=shards)
         assert shape.problems % shards == 0 and shape.problems <= max(budget, shards)
-        assert shape.problems <= max(LEAST_LATER * shards, 4 * (rollouts + shards))
+        assert shape.problems <= max(LEAST_LATER * shards, 2 * (rollouts + shards))
         assert shape.problems >= min(rollouts, max(1, budget // shards) * shards)
+
+
+def test_units_of_later_turns_are_as_long_as_their_prompts_need():
+    """In quarters of the longest; what is drawn does not depend on it, but for rounding."""
+    lengths, prompts = [], [np.arange(1, n + 1, dtype=np.int32) for n in (3, 9, 14, 16)]
+
+    class Noting(type(make_sampler())):
+        def make_unit(self, rows, shape, prompt):
+            lengths.append(prompt)
+            return super().make_unit(rows, shape, prompt)
+
+    for prompt in prompts:
+        sampler = make_sampler(max_continued_tokens=16)
+        sampler.__class__ = Noting
+        request = dataclasses.replace(make_request("p", group_size=1), prompt_tokens=prompt, turn=1)
+        sampler.submit([request])
+        [group] = sampler.completed()
+        assert len(group.completions[0].tokens)
+    assert lengths == [4, 12, 16, 16]
 
 
 def test_groups_of_unequal_size_share_a_shape(groups):
@@ -273,9 +292,9 @@ def test_groups_of_unequal_size_share_a_shape(groups):
     shapes = set()
 
     class Noting(type(make_sampler())):
-        def make_unit(self, rows, shape):
+        def make_unit(self, rows, shape, prompt):
             shapes.add(shape)
-            return super().make_unit(rows, shape)
+            return super().make_unit(rows, shape, prompt)
 
     for deal in ((4, 8, 8), (12, 4, 4)):
         sampler = make_sampler()
