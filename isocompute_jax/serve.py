@@ -2,6 +2,7 @@
 
     python -m isocompute_jax.serve --engine=jax --model=runs/base/model --port=50051
     python -m isocompute_jax.serve --engine=vllm --model=Qwen2.5-1.5B --port=50051 --token_file=token --wait_for_weights
+    python -m isocompute_jax.serve --engine=stock --model=Qwen2.5-7B --url=http://gpu-1:8000 --reload_dir=/shared
 
 It serves until SIGTERM or SIGINT: then it takes no new groups, gives running ones --grace_s seconds, and ends.
 """
@@ -20,10 +21,16 @@ from isocompute_jax.options import define_flags, from_flags
 from isocompute_jax.records.errors import InputError
 
 with app.imports():
-    from isocompute_jax.service.server.engines.base import Engine, EngineSettings, JaxSettings, VllmSettings
+    from isocompute_jax.service.server.engines.base import (
+        Engine,
+        EngineSettings,
+        JaxSettings,
+        StockSettings,
+        VllmSettings,
+    )
     from isocompute_jax.service.server.server import ServerConfig, serve
 
-SETTINGS: dict[str, type[EngineSettings]] = {"vllm": VllmSettings, "jax": JaxSettings}
+SETTINGS: dict[str, type[EngineSettings]] = {"vllm": VllmSettings, "jax": JaxSettings, "stock": StockSettings}
 
 ENGINE = flags.DEFINE_enum("engine", None, list(SETTINGS), "What draws the completions.")
 define_flags(ServerConfig)
@@ -33,7 +40,10 @@ OWN_FLAGS = {engine: define_flags(settings, leave_out=SHARED_FLAGS) for engine, 
 
 def main() -> None:
     """Flags -> one call."""
-    engine_name = app.needed(ENGINE, "--engine=jax needs nothing more, --engine=vllm an environment of its own")
+    engine_name = app.needed(
+        ENGINE,
+        "--engine=jax needs nothing more, --engine=vllm an environment of its own, --engine=stock a `vllm serve`",
+    )
     for engine, own in OWN_FLAGS.items():
         given = [flag.name for flag in own.values() if flag.present]
         if given and engine != engine_name:
@@ -57,6 +67,10 @@ def make_engine(settings: EngineSettings) -> Engine:
             how += "; without a clone, pip install 'isocompute-jax[serve,vllm]'"
             raise InputError(f"--engine=vllm: {error}; {how}") from error
         return VllmEngine(settings)
+    if isinstance(settings, StockSettings):
+        from isocompute_jax.service.server.engines.stock import StockEngine
+
+        return StockEngine(settings)
     assert isinstance(settings, JaxSettings)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not wanted
     try:

@@ -23,6 +23,11 @@ from isocompute_jax.tasks.graders.protocol import Failure
 MOST_BYTES = 64 << 20
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # thousands of rollouts may ask at once
+
+
 class EnvironmentServer:
     """Serves the environments of a config until it is closed.
 
@@ -34,10 +39,9 @@ class EnvironmentServer:
     def __init__(self, config: EnvironmentConfig, host: str, port: int):
         self.runner = Runner(config)
         try:
-            self._http = http.server.ThreadingHTTPServer((host, port), _handler(self.runner, reward_token()))
+            self._http = _Server((host, port), _handler(self.runner, reward_token()))
         except OSError as error:
             raise InputError(f"--host={host} --port={port}: {error.strerror or error}; take another port") from error
-        self._http.daemon_threads = True
 
     @property
     def port(self) -> int:

@@ -133,17 +133,19 @@ def stacked(completions: list[Completion]) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 class Server:
-    """`python -m isocompute_jax.serve --engine=vllm` as a process of its own; its log is read as it comes."""
+    """`python -m isocompute_jax.serve` as a process of its own, with vLLM in it; its log is read as it comes."""
+
+    engine = (str(PYTHON), "vllm", f"--kv_cache_bytes={64 << 20}")
+    """Who runs it, and its engine with a flag of its own."""
 
     def __init__(self, directory: pathlib.Path, checkpoint: pathlib.Path, *flags: str):
+        python, engine, *own = self.engine
         self.token = token = directory / "token"
         token.write_text(TOKEN)
         token.chmod(0o600)
         command = [
-            str(PYTHON),
-            *("-m", "isocompute_jax.serve", "--engine=vllm", f"--model={checkpoint}"),
-            *(f"--token_file={token}", f"--weights_dir={directory}", "--grace_s=1", f"--kv_cache_bytes={64 << 20}"),
-            *flags,
+            *(python, "-m", "isocompute_jax.serve", f"--engine={engine}", f"--model={checkpoint}"),
+            *(f"--token_file={token}", f"--weights_dir={directory}", "--grace_s=1", *own, *flags),
         ]
         # Not JAX's fake devices and caches, which are the tests' own.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}

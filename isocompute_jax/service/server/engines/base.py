@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal, Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
+from isocompute_jax.records.tokens import check_url
 from isocompute_jax.service.weights.files import WeightFile
 
 
@@ -60,6 +62,27 @@ class VllmSettings(EngineSettings):
 
 @described
 @dataclasses.dataclass(frozen=True)
+class StockSettings(EngineSettings):
+    """What the gateway of a plain `vllm serve` is told; `max_model_len` and `kv_cache_bytes` are that server's own."""
+
+    url: str = option("", "stock: address of the vLLM server, such as http://gpu-1:8000.")
+    reload_dir: str = option(
+        "", "stock: directory for new weights, that vLLM reads by the same path: of one machine, or of shared storage."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("url", "reload_dir"):
+            if not getattr(self, name):
+                raise InputError(f"--{name}: --engine=stock needs it")
+        for name in ("max_model_len", "kv_cache_bytes"):
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name}: a stock vLLM has its own: give the flag to `vllm serve`")
+        check_url(self.url, "--url")
+
+
+@described
+@dataclasses.dataclass(frozen=True)
 class JaxSettings(EngineSettings):
     """What the engine of JAX is told; as many slots are made as both `max_slots` and `kv_cache_bytes` allow."""
 
@@ -76,6 +99,14 @@ class JaxSettings(EngineSettings):
     mesh_fsdp: int = option(1, "jax: parts that weights are cut into along `embed`.", low=1)
     mesh_expert: int = option(1, "jax: parts that experts are cut into.", low=1)
     mesh_tensor: int = option(1, "jax: parts that heads, layers and vocabulary are cut into.", low=1)
+
+
+def rollout_seed(request: SampleRequest, index: int) -> int:
+    """Seed of the random numbers of a group's rollout `index`, from 0: 63 bits of the hash of what keys them."""
+    key = f"{request.seed}/{request.step}/{request.first_rollout + index}/{request.problem_id}"
+    if request.turn:
+        key = f"turn {request.turn}/{key}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 class EngineError(Exception):

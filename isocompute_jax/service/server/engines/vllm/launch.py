@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import pathlib
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, VllmSettings
+from isocompute_jax.service.server.engines.base import EngineError, VllmSettings, rollout_seed
 from isocompute_jax.service.server.engines.vllm import environment, weight_transfer
 from isocompute_jax.service.weights import nccl
 from isocompute_jax.service.weights.files import WeightFile
@@ -210,14 +209,6 @@ def _check_head_size(model: str, config: VllmConfig) -> None:
         )
 
 
-def rollout_seed(seed: int, step: int, problem_id: str, index: int, turn: int = 0) -> int:
-    """Seed of one rollout's random numbers: 63 bits of the hash of what keys them."""
-    key = f"{seed}/{step}/{index}/{problem_id}"
-    if turn:
-        key = f"turn {turn}/{key}"
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
-
-
 def prompt(request: SampleRequest, *, cache_key: str) -> TokensInput:
     """A prompt; only prompts with the same key share cached prefixes."""
     return tokens_input(request.prompt_tokens.tolist(), cache_salt=cache_key)
@@ -237,9 +228,7 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
         temperature=request.params.temperature,
         top_p=request.params.top_p,
         max_tokens=request.budget(index),
-        seed=rollout_seed(
-            request.seed, request.step, request.problem_id, request.first_rollout + index, turn=request.turn
-        ),
+        seed=rollout_seed(request, index),
         stop_token_ids=list(request.stop_tokens),
         ignore_eos=True,  # only the tokens that the request names end a completion
         logprobs=0,  # of the drawn token alone

@@ -1,0 +1,188 @@
+"""The gateway of a plain vLLM by recorded answers of that server: what it refuses, and what it makes of replies."""
+
+import asyncio
+import base64
+import contextlib
+import copy
+import http.server
+import io
+import json
+import threading
+import urllib.parse
+
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.service.server.engines.base import EngineError, StockSettings
+from isocompute_jax.service.server.engines.stock import StockEngine, _completion
+from tests.model.tiny import random_params, tiny_config
+
+CONFIG = {
+    "model_config": {
+        "model": "served",
+        "dtype": "torch.float32",
+        "quantization": None,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+    },
+    "device_config": {"device": "cuda"},
+    "scheduler_config": {"max_num_seqs": 8},
+    "aux_output_config": {"enable_return_routed_experts": False},
+}
+CHOICE = {
+    "index": 0,
+    "finish_reason": "length",
+    "stop_reason": None,
+    "token_ids": [3],
+    "routed_experts": None,
+    "sampling_mask": None,
+    "weight_versions": [{"version": "0", "start": 0, "end": 1}],
+    "logprobs": {"content": [{"token_id": 3, "logprob": -1.5, "rank": 2, "top_logprobs": []}]},
+}
+"""As vLLM 0.32 answered; of fields that are not read the values are left out."""
+
+
+def answers() -> dict:
+    return {
+        "/health": None,
+        "/server_info": {"vllm_config": copy.deepcopy(CONFIG)},
+        "/v1/models": {"data": [{"id": "served", "max_model_len": 64}]},
+        "/version": {"version": "0.32.0"},
+        "/get_world_size": {"world_size": 2},
+        "/weight_info": {"weight_version": "0"},
+        "/inference/v1/generate": {"request_id": "r", "choices": [copy.deepcopy(CHOICE)]},
+    }
+
+
+@contextlib.contextmanager
+def recorded(said: dict):
+    """A server that gives recorded answers; one that is an int is a status."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self):
+            path = urllib.parse.urlsplit(self.path).path
+            length = int(self.headers.get("Content-Length") or 0)
+            asked.append((self.path, json.loads(self.rfile.read(length) or b"null")))
+            found = said.get(path, {})
+            body = b"" if found is None else json.dumps({} if isinstance(found, int) else found).encode()
+            self.send_response(found if isinstance(found, int) else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer
+
+        def log_message(self, format, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoint") / "model"
+    config = tiny_config(tied_embeddings=False)
+    model.save_checkpoint(directory, config, random_params(config), tokenizer_from=None)
+    return directory
+
+
+def settings(checkpoint, url, tmp_path, **fields) -> StockSettings:
+    return StockSettings(model=str(checkpoint), url=url, reload_dir=str(tmp_path), **fields)
+
+
+def request(**fields) -> SampleRequest:
+    return SampleRequest("p", np.array([1, 2], np.int32), 3, 1, 2, (0,), SamplingParams(1.0, 1.0, 1), **fields)
+
+
+def test_every_rollout_is_asked_for_with_a_seed_of_its_own(checkpoint, tmp_path):
+    async def play(engine):
+        await engine.start()
+        found = [pair async for ready in engine.generate(request()) for pair in ready]
+        await engine.stop()
+        return found
+
+    with recorded(answers()) as (url, asked):
+        engine = StockEngine(settings(checkpoint, url, tmp_path))
+        found = asyncio.run(play(engine))
+    assert sorted(index for index, _ in found) == [0, 1, 2]
+    assert all(completion.logprobs.tolist() == [-1.5] for _, completion in found)
+    bodies = [body for path, body in asked if path == "/inference/v1/generate"][1:]
+    assert len({body["sampling_params"]["seed"] for body in bodies}) == 3
+    assert {body["cache_salt"] for body in bodies} == {"weights-0"}
+    assert engine.facts.max_model_len == 64 and engine.tokens_generated == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "message"),
+    [
+        ("/server_info", 404, "VLLM_SERVER_DEV_MODE=1"),
+        ("/inference/v1/generate", 403, "--enable-scale-out"),
+        (("model_config", "logprobs_mode"), "raw_logprobs", "--logprobs-mode processed_logprobs"),
+        (("model_config", "generation_config"), "auto", "--generation-config vllm"),
+        (("model_config", "quantization"), "fp8", "serves the model quantised, by fp8"),
+        (("model_config", "dtype"), "torch.bfloat16", "--dtype=float32: vLLM at .* serves bfloat16"),
+        ("logprobs", None, "1 tokens with 0 log-probabilities"),
+        ("token_ids", None, "0 tokens with 1 log-probabilities"),
+        ("weight_versions", None, "1 log-probabilities and 0 versions"),
+        ("weight_versions", [{"version": "17", "start": 0, "end": 1}], "weights '17', which this run did not send"),
+    ],
+)
+def test_a_server_that_a_run_cannot_use_is_refused(checkpoint, tmp_path, path, answer, message):
+    said = answers()
+    if isinstance(path, tuple):
+        said["/server_info"]["vllm_config"][path[0]][path[1]] = answer
+    elif path.startswith("/"):
+        said[path] = answer
+    else:
+        said["/inference/v1/generate"]["choices"][0][path] = answer
+    with recorded(said) as (url, _), pytest.raises(InputError, match=message):
+        asyncio.run(StockEngine(settings(checkpoint, url, tmp_path, dtype="float32")).start())
+
+
+def test_a_server_that_came_back_with_other_weights_has_failed(checkpoint, tmp_path, monkeypatch):
+    async def watched(engine):
+        await engine.start()
+        said["/weight_info"] = {"weight_version": "default"}
+        while engine._failure is None:
+            await asyncio.sleep(0.02)
+        await engine.check_health()
+
+    said = answers()
+    monkeypatch.setattr("isocompute_jax.service.server.engines.stock.WATCH_S", 0.02)
+    with recorded(said) as (url, _), pytest.raises(EngineError, match="it was restarted, or somebody else sends it"):
+        asyncio.run(watched(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
+def test_routed_experts_are_those_of_the_tokens(checkpoint, tmp_path):
+    """By the encoding that vLLM's interface gives them: an array [tokens read, layers, experts] as base64 of .npy."""
+    chosen = np.arange(12, dtype=np.int16).reshape(3, 2, 2)
+    with io.BytesIO() as buffer:
+        np.save(buffer, chosen, allow_pickle=False)
+        encoded = base64.b64encode(buffer.getvalue()).decode()
+    found = _completion({"choices": [{**CHOICE, "routed_experts": encoded}]}, versions=None)
+    np.testing.assert_array_equal(found.experts, chosen)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"url": ""}, "--url: --engine=stock needs it"),
+        ({"reload_dir": ""}, "--reload_dir: --engine=stock needs it"),
+        ({"kv_cache_bytes": 1}, "a stock vLLM has its own"),
+        ({"lora_rank": 4}, "takes all weights"),
+    ],
+)
+def test_flags_that_mean_nothing_here(checkpoint, tmp_path, fields, message):
+    with recorded(answers()) as (url, _), pytest.raises(InputError, match=message):
+        given = {"model": str(checkpoint), "url": url, "reload_dir": str(tmp_path)} | fields
+        asyncio.run(StockEngine(StockSettings(**given)).start())
