@@ -1,7 +1,8 @@
 """Runs that change as they go, killed at random moments: they end as if nothing had happened, bit for bit.
 
-A schedule with a falling rate, rollouts that a policy deals, and `auto`, which grows n by what the run logs. Each is a
-process of its own with its own sampler; the kills are dealt over the three. Run by `make test-faults`; minutes.
+A schedule with a falling rate, rollouts that a policy deals, `auto`, which grows n by what the run logs, and a game that
+is played in worker processes, which die with the run. Each is a process of its own with its own sampler; the kills are
+dealt over the four. Run by `make test-faults`; minutes.
 """
 
 import dataclasses
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
-from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.environments.config import EnvironmentConfig
+from isocompute_jax.environments.number_hunt import NumberHunt
+from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.records import run_files
+from isocompute_jax.tasks import write_problems
 from tests.experiment import builders
 from tests.experiment.processes import Processes, unfinished_checkpoint, wait_for, written
 from tests.experiment.test_dealt_runs import dealt
@@ -42,7 +46,32 @@ def auto(base: RunConfig) -> RunConfig:
     return dataclasses.replace(base, group_size=2, max_compute=1200, schedule=ScheduleConfig("auto", largest=8))
 
 
-RUNS = (scheduled, by_policy, auto)
+def played(base: RunConfig) -> RunConfig:
+    """By the class's own name, so that its state lies in worker processes, as that of users' environments does."""
+    game = EnvironmentConfig(
+        "isocompute_jax.environments.number_hunt:NumberHunt",
+        {"largest": 3, "guesses": 3},
+        turns=3,
+        turn_tokens=2,
+        observation_tokens=1,
+        stop=(",",),
+        turn_credit="turn",
+    )
+    problems = pathlib.Path(base.train_set).parent / "games.jsonl"
+    write_problems(problems, NumberHunt(3, 3).problems(40, 0))
+    return dataclasses.replace(
+        base,
+        train_set=str(problems),
+        problem_set_size=0,
+        environment=game,
+        sampling=SamplingConfig(max_prompt_tokens=6, max_tokens=10),
+        evaluation=dataclasses.replace(base.evaluation, sets={"validation": str(problems)}),
+        max_compute=1200,
+        schedule=ScheduleConfig("4@0,8@320"),
+    )
+
+
+RUNS = (scheduled, by_policy, auto, played)
 
 
 @pytest.fixture(scope="module")
