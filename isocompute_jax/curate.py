@@ -121,15 +121,16 @@ def source_of_flags() -> RunConfig:
     )
 
 
-def source_of_a_run(path: str) -> RunConfig:
-    """Those of a run; where its samplers are say the flags."""
+def source_of_a_run(path: str, *, model: str = "") -> RunConfig:
+    """Those of a run; where its samplers are say the flags. `model` is measured in place of its base model."""
     from isocompute_jax.experiment.config import check_trusted, read_resolved
 
-    own = (MODEL, TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
+    own = (*([] if model else [MODEL]), TEMPERATURE, MAX_PROMPT_TOKENS, MAX_TOKENS, MAX_ROLLOUTS, DTYPE, *SAMPLING)
     if given := [flag.name for flag in own if flag.present]:
         raise InputError(f"--{given[0]} is said by --resolved_config={path}; leave one of them out")
     service = from_flags(ServiceConfig)
     config = dataclasses.replace(read_resolved(path, "--resolved_config"), service=service, track=TrackConfig())
+    config = dataclasses.replace(config, model=model or config.model)
     if not TRUST_CONFIG.value:
         check_trusted(config, path, given=[f"service.{field.name}" for field in dataclasses.fields(service)])
     return config

@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gallery": _BASE | {"app", "sweeps", "theory"},
     "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
     "curate": _TRAINING | {"app", "compiling"},
+    "evaluate": _TRAINING | {"app", "compiling", "curate"},
     "serve": _TRAINING | {"app", "compiling"},
     "health": _BASE | {"app", "service"},
     "watch": _BASE | {"app", "watching"},
@@ -76,6 +77,7 @@ MAINS = {
     "export",
     "convert",
     "environment",
+    "evaluate",
     "split",
     "interference",
 }

@@ -24,6 +24,7 @@ MAINS = {
         "profile_steps",
         "show_prompts",
     ],
+    "evaluate": ["model", "problems", "out", "samples", "k", "compare", "endpoints", "reward"],
     "environment": ["environment", "environment_options", "problems", "seed", "out", "play", "serve", "host", "port"],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],

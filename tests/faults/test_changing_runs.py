@@ -1,8 +1,8 @@
 """Runs that change as they go, killed at random moments: they end as if nothing had happened, bit for bit.
 
-A schedule with a falling rate, rollouts that a policy deals, `auto`, which grows n by what the run logs, and a game that
-is played in worker processes, which die with the run. Each is a process of its own with its own sampler; the kills are
-dealt over the four. Run by `make test-faults`; minutes.
+A schedule with a falling rate, rollouts that a policy deals, `auto`, which grows n by what the run logs, and a game
+that is played in worker processes, which die with the run. Each is a process of its own with its own sampler; the kills
+are dealt over the four. Run by `make test-faults`; minutes.
 """
 
 import dataclasses

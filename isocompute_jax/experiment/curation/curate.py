@@ -71,7 +71,20 @@ def curate(
         else is written.
       RunError: the sampler has failed, or rewards have; the same call goes on where it ended.
     """
-    out = pathlib.Path(out)
+    with measured(problems, pathlib.Path(out), source=source, config=config, make_sampler=make_sampler) as store:
+        return publish(problems, store, pathlib.Path(out), source=source, config=config)
+
+
+@contextlib.contextmanager
+def measured(
+    problems: Iterable[Problem],
+    out: pathlib.Path,
+    *,
+    source: RunConfig,
+    config: CurationConfig,
+    make_sampler: MakeSampler,
+) -> Iterator[Store]:
+    """The record in `out`, with what it lacked drawn; locked while the block runs. Arguments are those of `curate`."""
     shape, tokenizer = read_model(source)
     order = RolloutOrder(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
     identity = identity_of(source.model, order, dtype=source.dtype, reward=source.reward.function)
@@ -91,7 +104,7 @@ def curate(
             with open_sampler(source, shape, tokenizer, out, make_sampler=make_sampler) as sampler:
                 rounds = not source.service.remote
                 measure(problems, store, sampler, order, config, grading=grading, rounds=rounds)
-        return publish(problems, store, out, source=source, config=config)
+        yield store
 
 
 @contextlib.contextmanager
