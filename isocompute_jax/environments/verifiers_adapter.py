@@ -1,8 +1,9 @@
 """Environments of the verifiers library (0.4), played by its own package: `verifiers:TASKSET`.
 
 There a rollout is a program that asks an OpenAI endpoint for a model's turns. Here the endpoint is a server on this
-machine's loopback, with a path for each rollout: a request is the environment's answer to the turn before, and its
-reply is the policy's next turn. So whatever verifiers makes of tasks, users, stops and rewards is made by it.
+machine's loopback, which knows rollouts by the session that verifiers names in a header: a request is the environment's
+answer to the turn before, and its reply is the policy's next turn. So whatever verifiers makes of tasks, users, stops
+and rewards is made by it.
 
 The program is a chat in this process (`ChatHarness`), in place of one that verifiers starts anew for each rollout. It
 has no tools: environments whose model calls tools by the API's tool calls are refused, as are those that rewrite what
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,6 +29,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
 OWN = ("env", "role", "deterministic")
+SESSION = "X-Session-ID"
 HARNESS = "isocompute_chat"
 """The name by which verifiers imports `ChatHarness`."""
 
@@ -73,7 +74,6 @@ class Stage:
         self._tasks: list[Any] = []
         self._more: Iterator[Any] = iter(self._env.taskset)
         self.rollouts: dict[str, Played] = {}
-        self._numbers = itertools.count()
         self._opening: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._url = ""
@@ -97,14 +97,21 @@ class Stage:
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
         await asyncio.shield(self._opening)
-        number = str(next(self._numbers))
-        self.rollouts[number] = rollout
+        sessions: list[str] = []
+
+        def begun(trace: Any) -> None:
+            if not trace.agent.name or trace.agent.name == self.role:
+                sessions.append(trace.id)
+                self.rollouts[trace.id] = rollout
+
         try:
-            client = EvalClientConfig(base_url=f"{self._url}/{number}/v1", api_key_var="ISOCOMPUTE_NO_KEY")
+            # One for all: verifiers keeps a client, with its connections, for each that differs.
+            client = EvalClientConfig(base_url=f"{self._url}/v1", api_key_var="ISOCOMPUTE_NO_KEY")
             [slot] = self._env.slots(task)
-            return await self._env.run_slot(slot, ModelContext("policy", client))
+            return await self._env.run_slot(slot, ModelContext("policy", client), on_trace=begun)
         finally:
-            del self.rollouts[number]
+            for session in sessions:
+                del self.rollouts[session]
 
     async def close(self) -> None:
         """Ends what serves."""
@@ -121,7 +128,7 @@ class Stage:
         from aiohttp import web
 
         app = web.Application(client_max_size=1 << 28)
-        app.router.add_post("/{rollout}/v1/chat/completions", self._answer)
+        app.router.add_post("/v1/chat/completions", self._answer)
         runner = web.AppRunner(app)
         await runner.setup()
         try:
@@ -140,9 +147,10 @@ class Stage:
     async def _answer(self, request: Any) -> Any:
         from aiohttp import web
 
-        rollout = self.rollouts.get(request.match_info["rollout"])
+        rollout = self.rollouts.get(request.headers.get(SESSION, ""))
         if rollout is None:
-            return web.json_response({"error": {"message": "the rollout is over"}}, status=404)
+            message = "the rollout is over, or this is another agent than the policy, which needs a model of its own"
+            return web.json_response({"error": {"message": message}}, status=404)
         text = await rollout.asked_for(await request.json())
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}

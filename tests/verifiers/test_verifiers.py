@@ -48,6 +48,8 @@ def served(taskset: str, *flags: str):
         line = server.stdout.readline()
         assert "is served at" in line
         yield line.split()[-1]
+        # Connections and clients are those of rollouts that go on, however many there were.
+        assert len(os.listdir(f"/proc/{server.pid}/fd")) < 150
     finally:
         server.terminate()
         server.wait(60)
@@ -95,6 +97,11 @@ def test_a_game_of_several_turns_many_at_a_time(tmp_path):
         assert all(answer == Step("It is lower.") for answer in played(below, lambda n: str(n + 1)))
         done = played(below, lambda n: str(n + 1), str)
         assert all(isinstance(answer, Step) and answer.done and answer.reward == 1.0 for answer in done)
+        for round_ in range(4):
+            more = [runner.play(Play(f"{round_}/{i}", problem, 0)) for i, problem in enumerate(problems)]
+            assert all(isinstance(answer.result(60), Step) for answer in more)
+            for i in range(len(problems)):
+                runner.end(f"{round_}/{i}")
         # Played again from the start, as after a service that was lost.
         again = runner.play(Play("again", problems[0], 0, (below(numbers[0]), "raise the stakes"))).result(60)
         assert isinstance(again, Failure) and "no such move" in again.line

@@ -355,7 +355,7 @@ def write_checkpoint(directory: pathlib.Path, model: str, weights: WeightFile) -
     with (directory / "model.safetensors").open("wb") as file:
         file.write(len(written).to_bytes(8, "little") + written)
         for _, data in _in_file(weights):
-            file.write(data)
+            file.write(data.data)
 
 
 def _in_file(weights: WeightFile) -> Iterable[tuple[str, np.ndarray]]:
@@ -379,6 +379,6 @@ def _checkpoint(model: str, tensors: Iterable[TensorSpec]) -> Iterable[tuple[str
 
 def _digest(data: np.ndarray) -> str:
     """vLLM's checksum of a matrix with a row for each token."""
-    digest = hashlib.sha256(data)
+    digest = hashlib.sha256(data.data)
     digest.update(bytes(-len(data) % PADDING * data.shape[1]))
     return digest.hexdigest()
