@@ -29,7 +29,8 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, Sampler
 from isocompute_jax.sampling.in_process import Unit, UnitShape, largest_unit, unit_bytes
-from isocompute_jax.sampling.turns import Interruption, ToolTurns, TurnPolicy, TurnSampler, thought_before
+from isocompute_jax.sampling.turn_policies import Interruption, ToolTurns, thought_before
+from isocompute_jax.sampling.turns import TurnPolicy, TurnSampler
 from isocompute_jax.tasks import Prompts, Tokenizer
 from isocompute_jax.tasks.embedded import CALL_STOP, LONGEST_ANSWER, calculate
 from isocompute_jax.tasks.prompts import Observations

@@ -9,8 +9,8 @@ sets share all facts while their prompts are disjoint, so validation measures tr
 
 **calculator**, of two turns: a prompt such as `384+579,` is answered by `963`. The model may write the sum again with
 an equals sign, `384+579=`; that ends its turn, the calculator puts `963,` behind it, and the model goes on. The reward
-is 1 if what stands behind the last comma is the sum, whoever did it. The calculator is a pure function of the
-completion's text, as any tool is (`sampling.turns.ToolTurns`); it takes what the model wrote, not what the prompt asks.
+is 1 if what stands behind the last comma is the sum, whoever did it. The calculator is a pure function of
+the completion's text (`sampling.turn_policies.ToolTurns`); it takes what the model wrote, not what the prompt asks.
 """
 
 from __future__ import annotations

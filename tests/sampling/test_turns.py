@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.sampling import NO_DEVICES, SamplingParams, TurnSampler
-from isocompute_jax.sampling.turns import Interruption, ToolTurns, thinking_budget, thought_before
+from isocompute_jax.sampling.turn_policies import Interruption, ToolTurns, thinking_budget, thought_before
 from tests.sampling.builders import CONFIG, PARAMS, PROMPT, learner_logprobs, make_request, make_sampler, weights
 from tests.sampling.slot_builders import make_slots, run
 from tests.sampling.turn_builders import (

@@ -8,7 +8,7 @@ import numpy as np
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.sampling import NO_DEVICES, TRAIN
-from isocompute_jax.sampling.turns import Interruption
+from isocompute_jax.sampling.turn_policies import Interruption
 
 STOP, END = 0, 7
 """A token that ends completions, and one that ends thinking."""

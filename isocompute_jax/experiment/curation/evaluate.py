@@ -34,7 +34,7 @@ DRAWS, COVERED = 10_000, (2.5, 97.5)
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class Score:
     """A mean over problems, and where it would lie on other problems of their kind."""
 
     value: float
@@ -45,11 +45,11 @@ class Estimate:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def estimate(values: Float[np.ndarray, "P"], seed: int = 0) -> Estimate:
+def estimate(values: Float[np.ndarray, "P"], seed: int = 0) -> Score:
     """The mean of a number of each problem, with its interval."""
     draws = np.random.default_rng(seed).integers(0, len(values), (DRAWS, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), COVERED)
-    return Estimate(float(values.mean()), float(low), float(high))
+    return Score(float(values.mean()), float(low), float(high))
 
 
 def evaluate(
@@ -86,7 +86,7 @@ def read_evaluation(directory: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{path}: no evaluation ({error}); give the --out of one that has ended") from error
 
 
-def scores(solved: Mapping[str, int], samples: int, ks: Sequence[int]) -> dict[str, Estimate]:
+def scores(solved: Mapping[str, int], samples: int, ks: Sequence[int]) -> dict[str, Score]:
     """avg@samples, and pass@k (the chance that one of k solves a problem) for every k, unbiased (Chen et al. 2021).
 
     Raises:
@@ -105,19 +105,19 @@ def pass_rates(counts: Int[np.ndarray, "P"], samples: int, k: int) -> Float[np.n
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class PairedScores:
     """Two models on the same problems."""
 
     problems: int
-    ours: Estimate
-    theirs: Estimate
-    difference: Estimate  # ours less theirs
+    ours: Score
+    theirs: Score
+    difference: Score  # ours less theirs
 
 
-def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Comparison:
+def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> PairedScores:
     """Rates of two evaluations on the problems that both have. Raises InputError where there are none."""
     shared = [name for name in ours["solved"] if name in theirs["solved"]]
     if not shared:
         raise InputError("--compare: the two evaluations have no problem in common, by their ids")
     rates = [np.array([one["solved"][name] for name in shared]) / one["samples"] for one in (ours, theirs)]
-    return Comparison(len(shared), estimate(rates[0]), estimate(rates[1]), estimate(rates[0] - rates[1]))
+    return PairedScores(len(shared), estimate(rates[0]), estimate(rates[1]), estimate(rates[0] - rates[1]))
