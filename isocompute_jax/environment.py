@@ -5,8 +5,9 @@
     python -m isocompute_jax.environment --environment=games:Maze --serve --port=8200
 
 --problems writes as many as the environment itself makes, if it does. --play begins the first problem of a file; each
-line that you type is a turn. --serve answers runs of other machines, or of another Python than this one, which then
-have --config.environment.name=http://HOST:8200; ISOCOMPUTE_REWARD_TOKEN is asked of them, where it is set.
+line that you type is a turn, up to --environment_turns of them, and Ctrl-D ends it. --serve answers runs of other
+machines, or of another Python than this one, which then have --config.environment.name=http://HOST:8200;
+ISOCOMPUTE_REWARD_TOKEN is asked of them, where it is set.
 """
 
 from __future__ import annotations
@@ -75,9 +76,11 @@ def play(config: EnvironmentConfig, path: str) -> None:
             if isinstance(step, Failure):
                 raise InputError(f"--environment={config.name}: {step.kind}: {step.line}")
             total += step.reward
+            if turns:
+                say(f"[reward {step.reward:g}{', done' if step.done else ''}]")
             if step.observation is not None:
                 say(step.observation)
-            if step.done:
+            if step.done or len(turns) == config.turns:
                 break
             try:
                 turns.append(input())

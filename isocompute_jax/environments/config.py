@@ -81,6 +81,10 @@ class EnvironmentConfig:
             check_url(self.name, "config.environment.name")
         if not self.deadline_s > 0:
             raise InputError(field_of(self, "deadline_s"), f" = {self.deadline_s} must be above 0")
+        if wrong := next((text for text in self.stop if text[:1] + text[-1:] in ("[]", "()")), ""):
+            raise InputError(
+                field_of(self, "stop"), f""" has {wrong!r} as one text: write several as '["=", "</move>"]'"""
+            )
         if "" in self.stop:
             raise InputError(field_of(self, "stop"), " has an empty text, which every turn begins with; leave it out")
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import dataclasses
 import logging
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from isocompute_jax.records.rollout import Episode, Problem, RolloutGroup
 from isocompute_jax.tasks.grading import OnFailure, RewardConfig
 
 LOGGED_FAILURES = 5
+GIVEN_UP = 32
+"""So many groups in a row, of which every rollout failed, end the run."""
 TURNS = "turns"
 """Metric: turns of the policy in a rollout."""
 LOG = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ class EpisodeGrades:
     def __init__(self, config: RewardConfig):
         self._config = config
         self._failures = 0
+        self._lost = 0  # groups in a row of which nothing is known
         self._lock = threading.Lock()
 
     @property
@@ -60,6 +64,7 @@ class EpisodeGrades:
             raise RunError(
                 f"problem {problem.id!r}: {next(iter(failures.values()))} ({CONFIG.reward.on_failure} = 'stop')"
             )
+        self._give_up_if_lost(list(failures.values()), len(episodes))
         metrics = [{TURNS: float(len(episode.ends)), **episode.metrics} for episode in episodes]
         named = collections.defaultdict(lambda: np.full(len(episodes), np.nan))
         for place, found in enumerate(metrics):
@@ -74,6 +79,16 @@ class EpisodeGrades:
             failures=failures,
             dropped=bool(failures) and policy == "drop_group",
         )
+
+    def _give_up_if_lost(self, failures: Sequence[str], rollouts: int) -> None:
+        """Raises RunError where the environment answers nobody any more: the rest would be paid for nothing."""
+        with self._lock:
+            self._lost = self._lost + 1 if len(failures) == rollouts else 0
+            if self._lost == GIVEN_UP:
+                raise RunError(
+                    f"every rollout of {GIVEN_UP} groups in a row failed, the last because {failures[-1]}: see to "
+                    f"{CONFIG.environment.name}; the same command goes on from the last checkpoint"
+                )
 
     def _log(self, failure: str, problem: Problem) -> None:
         """Logs a failure, unless there were many."""

@@ -48,6 +48,7 @@ class Kind:
     stop: tuple[str, ...] = ()  # texts that end a turn
     # of those on a loop: gives back what they share; None where that is nothing
     release: Callable[[], Coroutine[Any, Any, None]] | None = None
+    why: Callable[[], str] | None = None  # see `last_error`
 
     def problems(self, count: int, seed: int) -> list[Problem]:
         """As many as the environment makes itself. Raises InputError where it makes none."""
@@ -57,7 +58,18 @@ class Kind:
                 f"environment {self.name!r} makes no problems: its class has no problems(count, seed); write a file of "
                 'them, a line such as {"id": "1", "prompt": "..."} for each'
             )
-        return make(count, seed)
+        found = list(make(count, seed))
+        if wrong := next((problem for problem in found if not isinstance(problem, Problem)), None):
+            raise InputError(
+                f"environment {self.name!r}: problems(count, seed) gave {wrong!r:.80}, a {type(wrong).__name__}; make "
+                "Problem objects (isocompute_jax.records.rollout)"
+            )
+        return found
+
+    @property
+    def last_error(self) -> str:
+        """Why what they ask last did not answer; empty where that is not known."""
+        return "" if self.why is None else self.why()
 
     async def aclose(self) -> None:
         """Gives back what they share; called on the loop that they ran on."""
@@ -106,7 +118,11 @@ def _of_class(name: str, cls: Any, options: Mapping[str, Any], runs: Runs) -> Ki
     if not inspect.isclass(cls):
         raise InputError(f"environment {name!r} is a {type(cls).__name__}, not a class with reset and step")
     methods = {method: getattr(cls, method, None) for method in ("reset", "step")}
-    missing = [method for method, found in methods.items() if not inspect.isfunction(found)]
+    missing = [
+        method
+        for method, found in methods.items()
+        if not inspect.isfunction(found) or getattr(found, "__isabstractmethod__", False)
+    ]
     if missing:
         signature = {"reset": "reset(self, problem, seed)", "step": "step(self, text)"}[missing[0]]
         raise InputError(f"environment {name!r}: the class has no method {missing[0]}; write def {signature}")
@@ -132,8 +148,16 @@ def _of_class(name: str, cls: Any, options: Mapping[str, Any], runs: Runs) -> Ki
         "loop" if awaits else runs,
         bool(getattr(cls, "deterministic", False)),
         step == ["tokens"],
-        tuple(getattr(cls, "stop", ())),
+        _stops(name, getattr(cls, "stop", None)),
     )
+
+
+def _stops(name: str, stop: Any) -> tuple[str, ...]:
+    """The texts that end a turn, as a class says them: one, several or none."""
+    found = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(text, str) and text for text in found):
+        raise InputError(f'environment {name!r}: stop = {stop!r}: write texts, such as stop = ("</move>",)')
+    return found
 
 
 def check_installed(module: str, name: str) -> None:

@@ -404,8 +404,8 @@ class _Lane:
     ) -> tuple[list[SampleRequest], RolloutGroup | None]:
         """Continues a rollout as an environment says."""
         reason = group.so_far[place].finish_reason
-        if answer.turn is None:  # that its last turn was cut does not cut a rollout that is done
-            reason = "stop" if answer.episode.done else "length"
+        if answer.turn is None:  # a rollout is cut by its bounds alone, and not as its last turn was
+            reason = "stop" if answer.episode.done or answer.episode.failure else "length"
         group.so_far[place] = dataclasses.replace(group.so_far[place], episode=answer.episode, finish_reason=reason)
         return self._follow(group, place, turn, answer.turn)
 

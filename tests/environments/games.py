@@ -116,6 +116,11 @@ class Wrong(Environment):
         return Step("")
 
 
+class Abstract(Environment):
+    def reset(self, problem, seed):
+        return None
+
+
 class WithoutStep:
     def reset(self, problem, seed):
         return None
@@ -136,3 +141,16 @@ class Counting:
 
     def step(self, text):
         return Step(",", reward=sum(character.isdigit() for character in text))
+
+
+class OneStop(Counting):
+    """Says its stop as a text."""
+
+    stop = "</move>"
+
+    def problems(self, count, seed):
+        return [{"id": str(i)} for i in range(count)]
+
+
+class NoStop(Counting):
+    stop = None

@@ -41,6 +41,7 @@ def test_options_are_keywords_of_the_class():
         (f"{GAMES}:Addr", {}, "has no 'Addr'; its classes: .*Adder"),
         ("tests.environments.gamez:Adder", {}, "there is no module"),
         (f"{GAMES}:WithoutStep", {}, r"no method step; write def step\(self, text\)"),
+        (f"{GAMES}:Abstract", {}, r"no method step; write def step\(self, text\)"),
         (f"{GAMES}:OtherStep", {}, r"step takes \(action\); write step\(self, text\)"),
         (f"{GAMES}:Adder", {"enoughs": 5}, "does not take its options .*enoughs"),
         (f"{GAMES}:Wrong", {}, "does not take its options"),
@@ -64,6 +65,7 @@ def test_a_number_to_find_that_cannot_be():
     [
         ("turns", 0, "turns = 0"),
         ("stop", ("",), "has an empty text"),
+        ("stop", ("[=]",), "as one text: write several as"),
         ("deadline_s", 0.0, "must be above 0"),
         ("name", "http://user:secret@host:1/", "secret"),
         ("turn_credit", "step", "turn_credit"),
@@ -80,3 +82,12 @@ def test_fields_that_cannot_be(field, value, message):
 def test_an_environment_that_makes_no_problems_says_so():
     with pytest.raises(InputError, match="makes no problems"):
         get_kind(f"{GAMES}:Waiting").problems(3, 0)
+
+
+def test_a_stop_may_be_one_text_or_none():
+    assert get_kind(f"{GAMES}:OneStop").stop == ("</move>",) and get_kind(f"{GAMES}:NoStop").stop == ()
+
+
+def test_problems_of_another_kind_are_refused():
+    with pytest.raises(InputError, match=r"gave \{.*\}, a dict; make Problem objects"):
+        get_kind(f"{GAMES}:OneStop").problems(2, 0)

@@ -168,9 +168,28 @@ def test_failures_are_counted_and_do_what_the_config_says(tokenizer):
         graded = EpisodeGrades(RewardConfig()).submit(group, problem).result()
         assert graded.rewards is not None and graded.rewards.tolist() == [0, 0] and not graded.dropped
         assert graded.reward_failures == 2 and graded.failures[0].startswith(reason)
+        assert all(completion.finish_reason == "stop" for completion in group.completions)  # no bound cut it
         assert EpisodeGrades(RewardConfig(on_failure="drop_group")).submit(group, problem).result().dropped
         with pytest.raises(RunError, match=f"problem 'p': {reason}"):
             EpisodeGrades(RewardConfig(on_failure="stop")).submit(group, problem).result()
+
+
+def test_an_environment_that_is_gone_ends_the_run(tokenizer):
+    """After so many groups of which nothing is known; one that is known begins the count anew."""
+    problem = Problem("p", PROMPT, "", "environment")
+    failed = drawn(
+        Written(tokenizer, "5="),
+        policy_of(tokenizer, f"{GAMES}:Wrong", options={"how": "raises"}, stop=("=",)),
+        request_of(tokenizer),
+    )
+    sound = drawn(
+        Written(tokenizer, "5="), policy_of(tokenizer, f"{GAMES}:Adder", stop=("=",), turns=1), request_of(tokenizer)
+    )
+    grades = EpisodeGrades(RewardConfig())
+    for group in [failed] * 31 + [sound] + [failed] * 31:
+        grades.submit(group, problem).result()
+    with pytest.raises(RunError, match=r"every rollout of 32 groups .*, the last because .*no such move"):
+        grades.submit(failed, problem).result()
 
 
 def test_one_that_does_not_begin_draws_a_token_and_has_failed(tokenizer):
