@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Literal
 
 from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.tokens import check_url
+from isocompute_jax.tasks.grading.pool import process_count
 from isocompute_jax.tasks.prompts import WriteAs, parse_options
-
-MOST_WORKERS = 32
 
 
 @described
@@ -91,5 +89,4 @@ class EnvironmentConfig:
     @property
     def processes(self) -> int:
         """Worker processes at most."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return self.workers or max(1, min(MOST_WORKERS, cores // 2))
+        return process_count(self.workers)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import dataclasses
-import logging
 import threading
 from collections.abc import Sequence
 
@@ -13,14 +11,12 @@ import numpy as np
 
 from isocompute_jax.records.errors import CONFIG, RunError
 from isocompute_jax.records.rollout import Episode, Problem, RolloutGroup
-from isocompute_jax.tasks.grading import OnFailure, RewardConfig
+from isocompute_jax.tasks.grading import FailureLog, OnFailure, RewardConfig, metric_columns
 
-LOGGED_FAILURES = 5
 GIVEN_UP = 32
 """So many groups in a row, of which every rollout failed, end the run."""
 TURNS = "turns"
 """Metric: turns of the policy in a rollout."""
-LOG = logging.getLogger(__name__)
 
 
 class EpisodeGrades:
@@ -32,7 +28,7 @@ class EpisodeGrades:
 
     def __init__(self, config: RewardConfig):
         self._config = config
-        self._failures = 0
+        self._failures = FailureLog()
         self._lost = 0  # groups in a row of which nothing is known
         self._lock = threading.Lock()
 
@@ -59,23 +55,19 @@ class EpisodeGrades:
         episodes = [completion.episode or Episode() for completion in group.completions]
         failures = {place: episode.failure for place, episode in enumerate(episodes) if episode.failure}
         for failure in failures.values():
-            self._log(failure, problem)
+            self._failures.note("", f"problem {problem.id!r}: {failure}")
         if failures and policy == "stop":
             raise RunError(
                 f"problem {problem.id!r}: {next(iter(failures.values()))} ({CONFIG.reward.on_failure} = 'stop')"
             )
         self._give_up_if_lost(list(failures.values()), len(episodes))
         metrics = [{TURNS: float(len(episode.ends)), **episode.metrics} for episode in episodes]
-        named = collections.defaultdict(lambda: np.full(len(episodes), np.nan))
-        for place, found in enumerate(metrics):
-            for name, value in found.items():
-                named[name][place] = value
         rewards = [0.0 if episode.failure else float(np.sum(episode.rewards)) for episode in episodes]
         return dataclasses.replace(
             group,
             rewards=np.array(rewards, np.float32),
             task=problem.task,
-            reward_metrics=dict(sorted(named.items())),
+            reward_metrics=metric_columns(metrics),
             failures=failures,
             dropped=bool(failures) and policy == "drop_group",
         )
@@ -89,12 +81,3 @@ class EpisodeGrades:
                     f"every rollout of {GIVEN_UP} groups in a row failed, the last because {failures[-1]}: see to "
                     f"{CONFIG.environment.name}; the same command goes on from the last checkpoint"
                 )
-
-    def _log(self, failure: str, problem: Problem) -> None:
-        """Logs a failure, unless there were many."""
-        with self._lock:
-            self._failures += 1
-            seen = self._failures
-        if seen <= LOGGED_FAILURES:
-            rest = "; further ones are only counted" if seen == LOGGED_FAILURES else ""
-            LOG.warning("problem %r: %s%s", problem.id, failure, rest)

@@ -15,7 +15,7 @@ import functools
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from isocompute_jax.options import unknown_word
@@ -46,9 +46,7 @@ class Kind:
     deterministic: bool
     takes_tokens: bool = False  # of the policy's turns the ids, not the text
     stop: tuple[str, ...] = ()  # texts that end a turn
-    # of those on a loop: gives back what they share; None where that is nothing
-    release: Callable[[], Coroutine[Any, Any, None]] | None = None
-    why: Callable[[], str] | None = None  # see `last_error`
+    shared: Any = None  # what those on a loop share, with `aclose` and perhaps `last_error`; None for nothing
 
     def problems(self, count: int, seed: int) -> list[Problem]:
         """As many as the environment makes itself. Raises InputError where it makes none."""
@@ -69,12 +67,12 @@ class Kind:
     @property
     def last_error(self) -> str:
         """Why what they ask last did not answer; empty where that is not known."""
-        return "" if self.why is None else self.why()
+        return getattr(self.shared, "last_error", "")
 
     async def aclose(self) -> None:
         """Gives back what they share; called on the loop that they ran on."""
-        if self.release is not None:
-            await self.release()
+        if self.shared is not None:
+            await self.shared.aclose()
 
 
 def get_kind(name: str, options: Mapping[str, Any] = {}) -> Kind:

@@ -87,7 +87,8 @@ class Runner:
     def close(self) -> None:
         """Ends what is played."""
         with self._lock:
-            at_once(self._episodes.close()) if self.kind.runs == "inline" else None
+            if self.kind.runs == "inline":
+                at_once(self._episodes.close())
             thread, self._thread = self._thread, None
         if thread is not None:
             with contextlib.suppress(concurrent.futures.TimeoutError):

@@ -49,8 +49,7 @@ def remote_kind(url: str, options: Mapping[str, Any]) -> Kind:
         bool(known.get("deterministic")),
         bool(known.get("takes_tokens")),
         tuple(map(str, known.get("stop", []))),
-        service.aclose,
-        lambda: service.last_error,
+        service,
     )
 
 

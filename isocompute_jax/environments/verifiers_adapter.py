@@ -47,7 +47,7 @@ def verifiers_kind(name: str, options: Mapping[str, Any]) -> Kind:
         lambda: Played(stage),
         "loop",
         bool(options.get("deterministic")),
-        release=stage.close,
+        shared=stage,
     )
 
 
@@ -113,7 +113,7 @@ class Stage:
             for session in sessions:
                 del self.rollouts[session]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Ends what serves."""
         if self._opening is not None:
             self._closing.set()

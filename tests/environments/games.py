@@ -26,9 +26,6 @@ class Adder(Environment):
         self.total += int(number) if number.isdecimal() else 0
         return Step(f"{self.total},", reward=0.5, done=self.total >= self.enough, metrics={"total": self.total})
 
-    def problems(self, count, seed):
-        raise NotImplementedError
-
 
 class Forgetful(Adder):
     """The same, without a promise."""

@@ -237,7 +237,10 @@ def test_observations_of_chats_are_messages(save, end, tmp_path):
     bytewise = load_tokenizer(save(tmp_path))
     problem = Problem("p", ({"role": "user", "content": "Play."},), "", "environment")
     observations = Observations(Prompts(bytewise, PromptConfig()), "auto")
-    read = lambda ids: bytewise.backend.decode(ids.tolist(), skip_special_tokens=False)  # noqa: E731
+
+    def read(ids):
+        return bytewise.backend.decode(ids.tolist(), skip_special_tokens=False)
+
     assert bytewise.chat is not None
     whole = bytewise.chat([
         {"role": "user", "content": "Play.\nAt once."},

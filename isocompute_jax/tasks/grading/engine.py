@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
@@ -30,16 +29,15 @@ from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.records.tokens import check_url
-from isocompute_jax.tasks.graders.protocol import Failure, Grade, Grader, InvalidRewardError, Outcome
+from isocompute_jax.tasks.graders.protocol import Failure, Grader, InvalidRewardError, Outcome
 from isocompute_jax.tasks.graders.registry import SHIPPED, check_named_by_file, get_grader
 from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
-from isocompute_jax.tasks.grading.pool import WorkerPool, withheld
+from isocompute_jax.tasks.grading.pool import WorkerPool, process_count, withheld
 
 Decode = Callable[[Sequence[Sequence[int]]], list[str]]
 """Token ids of several completions -> their texts (`tokenizer.Tokenizer.decode`)."""
 
 OnFailure = Literal["zero", "drop_group", "stop"]
-MOST_WORKERS = 32
 CLOSE_S = 30.0
 AGAIN_S = 2.0
 LOGGED_FAILURES = 5
@@ -126,8 +124,24 @@ class RewardConfig:
     @property
     def processes(self) -> int:
         """Worker processes at most."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return self.workers or max(1, min(MOST_WORKERS, cores // 2))
+        return process_count(self.workers)
+
+
+class FailureLog:
+    """Says the first failures of each kind; used from any thread."""
+
+    def __init__(self):
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
+
+    def note(self, kind: str, text: str) -> None:
+        """Logs a failure, unless there were many of its kind."""
+        with self._lock:
+            self._counts[kind] += 1
+            seen = self._counts[kind]
+        if seen <= LOGGED_FAILURES:
+            rest = "; further ones are only counted" if seen == LOGGED_FAILURES else ""
+            LOG.warning("%s%s", text, rest)
 
 
 class Grades(Protocol):
@@ -156,8 +170,7 @@ class Grading:
     def __init__(self, config: RewardConfig, decode: Decode):
         self._config = config
         self._decode = decode
-        self._failures: collections.Counter[str] = collections.Counter()
-        self._logging = threading.Lock()
+        self._failures = FailureLog()
         self._starting = threading.Lock()
         self._thread: LoopThread | None = None
         self._tasks: set[asyncio.Task] = set()
@@ -323,24 +336,20 @@ class Grading:
                 f"{failures[0].message.strip()}"
             )
         rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]
+        metrics = [{} if isinstance(outcome, Failure) else outcome.metrics for outcome in outcomes]
         why = {i: f"{found.what}: {found.line}" for i, found in enumerate(outcomes) if isinstance(found, Failure)}
         return dataclasses.replace(
             group,
             rewards=np.array(rewards, np.float32)[order],
             task=problem.task,
-            reward_metrics={key: values[order] for key, values in _metrics(outcomes).items()},
+            reward_metrics={key: values[order] for key, values in metric_columns(metrics).items()},
             failures={place: why[outcome] for place, outcome in enumerate(order.tolist()) if outcome in why},
             dropped=bool(failures) and policy == "drop_group",
         )
 
     def _log(self, failure: Failure, problem: Problem, name: str) -> None:
         """Logs a failure, unless there were many of its kind."""
-        with self._logging:
-            self._failures[failure.kind] += 1
-            seen = self._failures[failure.kind]
-        if seen <= LOGGED_FAILURES:
-            rest = "; further ones are only counted" if seen == LOGGED_FAILURES else ""
-            LOG.warning("reward %s %s on problem %r: %s%s", name, failure.what, problem.id, failure.line, rest)
+        self._failures.note(failure.kind, f"reward {name} {failure.what} on problem {problem.id!r}: {failure.line}")
 
     async def _close(self) -> None:
         if self._calls is not None:
@@ -379,11 +388,10 @@ def _inline(grader: Grader, problem: Problem, text: str) -> Outcome:
         return Failure.raised(error)
 
 
-def _metrics(outcomes: Sequence[Outcome]) -> Mapping[str, np.ndarray]:
-    """Name -> a value for each outcome, NaN where it has none of this name."""
-    found: dict[str, np.ndarray] = collections.defaultdict(lambda: np.full(len(outcomes), np.nan))
-    for place, outcome in enumerate(outcomes):
-        if isinstance(outcome, Grade):
-            for name, value in outcome.metrics.items():
-                found[name][place] = value
-    return dict(sorted(found.items()))
+def metric_columns(found: Sequence[Mapping[str, float]]) -> Mapping[str, np.ndarray]:
+    """Name -> a value [G] for each of G completions, NaN where it has none of this name."""
+    columns: dict[str, np.ndarray] = collections.defaultdict(lambda: np.full(len(found), np.nan))
+    for place, metrics in enumerate(found):
+        for name, value in metrics.items():
+            columns[name][place] = value
+    return dict(sorted(columns.items()))

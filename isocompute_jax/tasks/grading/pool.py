@@ -44,6 +44,15 @@ NEEDED = re.compile(
 """Environment variables that programs need, and that hold no secrets."""
 
 
+MOST_WORKERS = 32
+
+
+def process_count(wanted: int) -> int:
+    """So many worker processes; for 0 half the cores, at most MOST_WORKERS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return wanted or max(1, min(MOST_WORKERS, cores // 2))
+
+
 class WorkerPool:
     """At most `size` worker processes, started when they are needed; made and used on one event loop.
 
