@@ -171,27 +171,15 @@ def credit(
     rewards = _finite(rewards, "reward", "credit")
     value_of = named(REWARD_VALUES, recipe.reward_values, "reward_values")
     penalties = np.zeros(1) if penalties is None else _finite(penalties, "penalty", "credit")
-    signal, of_turns = ~zero_variance(rewards, drawn), None
+    advantages, signal = None, ~zero_variance(rewards, drawn)
     if turns is not None:
-        values = value_of(turns.returns) - penalties[..., None]
-        of_turns = turn_advantages(
-            values,
-            turns.reached,
-            by_deviation=recipe.advantage_scale == "group_std",
-            leave_one_out=recipe.baseline == "leave_one_out",
-        )
-        signal |= np.any(of_turns != 0, axis=(1, 2))
+        advantages = _of_turns(turns, value_of(turns.returns) - penalties[..., None], recipe)
+        signal |= np.any(advantages != 0, axis=(1, 2))
     keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
-    if of_turns is None:
-        advantages = group_advantages(
-            value_of(np.asarray(rewards, np.float64)) - penalties,
-            keep_policy,
-            scale=recipe.advantage_scale,
-            baseline=recipe.baseline,
-            drawn=drawn,
-        )
-    else:
-        advantages = of_turns
+    if advantages is None:
+        values = value_of(np.asarray(rewards, np.float64)) - penalties
+        scale, baseline = recipe.advantage_scale, recipe.baseline
+        advantages = group_advantages(values, keep_policy, scale=scale, baseline=baseline, drawn=drawn)
     policy, regularizer = (
         aggregation_weights(
             lengths,
@@ -204,6 +192,16 @@ def credit(
         for keep in (keep_policy, keep_regularizer)
     )
     return Credit(advantages, policy, regularizer, None if turns is None else turns.ends)
+
+
+def _of_turns(turns: Turns, values: Float[np.ndarray, "P G K"], recipe: CreditConfig) -> Float[np.ndarray, "P G K"]:
+    """The advantages of turns whose returns have these values."""
+    return turn_advantages(
+        values,
+        turns.reached,
+        by_deviation=recipe.advantage_scale == "group_std",
+        leave_one_out=recipe.baseline == "leave_one_out",
+    )
 
 
 def rewards_of(group: RolloutGroup) -> Float[np.ndarray, "G"]:

@@ -109,6 +109,18 @@ def rollout_seed(request: SampleRequest, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
+LOWEST_OF_VLLM = 0.01
+"""vLLM raises temperatures below it to it, and draws greedily near zero."""
+
+
+def check_for_vllm(request: SampleRequest) -> None:
+    """Raises InputError where vLLM would draw from another distribution than is asked for."""
+    if request.params.temperature < LOWEST_OF_VLLM:
+        raise InputError(
+            f"temperature = {request.params.temperature} is below {LOWEST_OF_VLLM}, the lowest that vLLM draws with"
+        )
+
+
 class EngineError(Exception):
     """The engine has failed and cannot continue; the message says why."""
 

@@ -33,7 +33,13 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, StockSettings, rollout_seed
+from isocompute_jax.service.server.engines.base import (
+    EngineError,
+    EngineFacts,
+    StockSettings,
+    check_for_vllm,
+    rollout_seed,
+)
 from isocompute_jax.service.server.engines.vllm.environment import TIED_HEAD, read_config, resolve_dtype, tensor_specs
 from isocompute_jax.service.weights.files import WeightFile
 
@@ -45,8 +51,6 @@ PADDING = 64
 """vLLM fills vocabularies up to a multiple of it, with zeros."""
 EMBEDDING = "model.embed_tokens.weight"
 SAFETENSORS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-LOWEST_TEMPERATURE = 0.01
-"""Below it vLLM draws with another one."""
 FLAGS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
 
 
@@ -198,11 +202,7 @@ class StockEngine:
     async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """As `Engine.generate` says; InputError is raised where vLLM would draw from another distribution."""
         await self.check_health()
-        if request.params.temperature < LOWEST_TEMPERATURE:
-            raise InputError(
-                f"temperature = {request.params.temperature} is below {LOWEST_TEMPERATURE}, the lowest that vLLM draws "
-                "with"
-            )
+        check_for_vllm(request)
         tasks = [asyncio.create_task(self._draw(request, index)) for index in range(request.group_size)]
         try:
             for finished in asyncio.as_completed(tasks):

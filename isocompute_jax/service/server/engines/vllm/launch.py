@@ -24,7 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingIm
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
-from isocompute_jax.service.server.engines.base import EngineError, VllmSettings, rollout_seed
+from isocompute_jax.service.server.engines.base import EngineError, VllmSettings, check_for_vllm, rollout_seed
 from isocompute_jax.service.server.engines.vllm import environment, weight_transfer
 from isocompute_jax.service.weights import nccl
 from isocompute_jax.service.weights.files import WeightFile
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM makes room for."""
-LOWEST_TEMPERATURE = 0.01
-"""vLLM raises temperatures below it to it, and draws greedily near zero."""
 
 
 def resolve(settings: VllmSettings, dtype: str) -> VllmConfig:
@@ -220,10 +218,7 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
     Raises:
       InputError: vLLM would draw from another distribution.
     """
-    if request.params.temperature < LOWEST_TEMPERATURE:
-        raise InputError(
-            f"temperature = {request.params.temperature} is below {LOWEST_TEMPERATURE}, the lowest that vLLM draws with"
-        )
+    check_for_vllm(request)
     return SamplingParams(
         temperature=request.params.temperature,
         top_p=request.params.top_p,
