@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.taught import teach
 from isocompute_jax.records.rollout import Problem
 
 
@@ -14,32 +15,22 @@ def prepare(out: pathlib.Path, *, digits: int, base_steps: int, calls: float, se
     """Tokenizer, problems and base model, unless they are there; returns rollouts -> the config of a run on them."""
     from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig, ToolConfig
     from isocompute_jax.learner import OptimizerConfig
-    from isocompute_jax.study.base_model import BaseModelConfig, train_base_model
-    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
     from isocompute_jax.tasks.embedded import LONGEST_ANSWER, make_sums
 
     prompt = call = 2 * digits + 2
     longest = 2 * call + LONGEST_ANSWER
     problems = make_sums(min(10 ** (2 * digits), 10_000), seed=seed, digits=digits)
     cut = len(problems) * 4 // 5
-    if not (out / "base" / "config.json").exists():
-        save_arithmetic_tokenizer(out / "tokenizer")
-        write_problems(out / "train.jsonl", problems[:cut])
-        write_problems(out / "validation.jsonl", problems[cut:][:100])
-        train_base_model(
-            out / "base",
-            BaseModelConfig(
-                steps=base_steps,
-                warmup_steps=base_steps // 10,
-                max_prompt_tokens=prompt,
-                max_tokens=longest,
-                seed=seed,
-            ),
-            problems=problems[:cut],
-            teacher=Demonstrator(calls),
-            tokenizer=load_tokenizer(out / "tokenizer"),
-            tokenizer_directory=out / "tokenizer",
-        )
+    teach(
+        out,
+        training=problems[:cut],
+        held_out=problems[cut:][:100],
+        teacher=Demonstrator(calls),
+        steps=base_steps,
+        prompt=prompt,
+        longest=longest,
+        seed=seed,
+    )
 
     def config(rollouts: int) -> RunConfig:
         return RunConfig(

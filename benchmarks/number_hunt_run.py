@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.taught import teach
 from isocompute_jax.records.rollout import Problem
 
 
@@ -16,31 +17,21 @@ def prepare(out: pathlib.Path, *, largest: int, guesses: int, base_steps: int, s
     from isocompute_jax.environments.number_hunt import NumberHunt
     from isocompute_jax.experiment.config import EvaluationConfig, RecipeConfig, RunConfig, SamplingConfig
     from isocompute_jax.learner import OptimizerConfig
-    from isocompute_jax.study.base_model import BaseModelConfig, train_base_model
-    from isocompute_jax.tasks import load_tokenizer, save_arithmetic_tokenizer, write_problems
 
     digits = len(str(largest))
     prompt, turn = digits + 3, digits + 1
     longest = guesses * (turn + 1)
     game = NumberHunt(largest, guesses)
-    if not (out / "base" / "config.json").exists():
-        save_arithmetic_tokenizer(out / "tokenizer")
-        write_problems(out / "train.jsonl", game.problems(1000, seed))
-        write_problems(out / "validation.jsonl", game.problems(200, seed + 1))
-        train_base_model(
-            out / "base",
-            BaseModelConfig(
-                steps=base_steps,
-                warmup_steps=base_steps // 10,
-                max_prompt_tokens=prompt,
-                max_tokens=longest,
-                seed=seed,
-            ),
-            problems=game.problems(1000, seed),
-            teacher=BlindPlayer(largest, guesses),
-            tokenizer=load_tokenizer(out / "tokenizer"),
-            tokenizer_directory=out / "tokenizer",
-        )
+    teach(
+        out,
+        training=game.problems(1000, seed),
+        held_out=game.problems(200, seed + 1),
+        teacher=BlindPlayer(largest, guesses),
+        steps=base_steps,
+        prompt=prompt,
+        longest=longest,
+        seed=seed,
+    )
 
     def config(rollouts: int) -> RunConfig:
         return RunConfig(
