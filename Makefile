@@ -162,7 +162,7 @@ format: $(DEV) ## reformat, and fix what can be fixed
 	$(RUN) -m ruff format .
 
 docs: .venv-docs/.installed ## build the site of README and docs/ into build/site, links checked
-	.venv-docs/bin/python -m sphinx -W --keep-going -q -c docs/site . build/site
+	.venv-docs/bin/python -m sphinx -E -W --keep-going -q -c docs/site . build/site
 	@echo "The site: build/site/index.html"
 
 bench: $(RUNTIME) ## measure speed and memory
