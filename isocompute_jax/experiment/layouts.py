@@ -91,6 +91,7 @@ def shape_of(
     most = sizes_worth(config.num_steps * config.updates_per_step if batches is None else batches)
     # Batches carry the sampler's experts where the learner asks for them.
     chosen = None if config.loss.routing == "own" else (model_config.num_layers, model_config.experts_per_token)
+    top_k = min(config.sampling.top_k, model_config.vocab_size)
     with fields_called("config.sampling.", ROWS):
         if _in_trees(config, model_config, problems * group_size):
             nodes = config.packing.row_tokens or row_nodes(config.sampling)
@@ -98,9 +99,9 @@ def shape_of(
         if row_tokens := config.packing.row_tokens:
             rows = sharding.shards(mesh, "rows")
             return learner.pack_shape(
-                **sizes, row_tokens=row_tokens, batch_shards=rows, most_sizes=most, routing=chosen
+                **sizes, row_tokens=row_tokens, batch_shards=rows, most_sizes=most, routing=chosen, top_k=top_k
             )
-        return learner.batch_shape(**sizes, routing=chosen, batch_shards=shards, block=block)
+        return learner.batch_shape(**sizes, routing=chosen, top_k=top_k, batch_shards=shards, block=block)
 
 
 def _in_trees(config: RunConfig, model_config: ModelConfig, rollouts: int) -> bool:
@@ -117,7 +118,7 @@ def _in_trees(config: RunConfig, model_config: ModelConfig, rollouts: int) -> bo
         )
     longest = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     short = longest <= SHORT and rollouts >= MANY and not config.packing.row_tokens
-    return wanted == "on" or (wanted == "auto" and short and not experts)
+    return wanted == "on" or (wanted == "auto" and short and not experts and not config.sampling.top_k)
 
 
 def row_nodes(sampling: SamplingConfig) -> int:

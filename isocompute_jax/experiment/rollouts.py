@@ -29,7 +29,7 @@ def make_requests(
     problems: Sequence[Problem], prompts: Prompts, config: SamplingConfig, *, group_size: int, seed: int, step: int
 ) -> list[SampleRequest]:
     """One request per problem."""
-    params = SamplingParams(config.temperature, config.top_p, config.max_tokens)
+    params = SamplingParams(config.temperature, config.top_p, config.max_tokens, config.top_k)
     stop = prompts.tokenizer.eos_ids
     return [
         SampleRequest(problem.id, prompt, group_size, seed, step, stop, params)

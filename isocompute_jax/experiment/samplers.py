@@ -104,6 +104,7 @@ def _of_service(
     return RemoteSampler(
         sender,
         routing=config.loss.routing != "own",
+        support=config.sampling.top_k > 0,
         turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
         interrupted=interrupted,
         report=FleetFile(workdir),

@@ -45,6 +45,8 @@ class TokenBatch:
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
     # the same of the completions' tokens; the last is never read
     experts: Int[Array | np.ndarray, "*M N R T L A"] | None = None
+    # what each token could have been, as `Completion.support`; None where that is the whole vocabulary
+    support: Int[Array | np.ndarray, "*M N R T K"] | None = None
 
     axes: ClassVar[tuple[str, ...]] = ("batch",)
     """Logical axes of a micro-batch's arrays, as far as they are cut."""
@@ -88,7 +90,8 @@ class TokenBatch:
 class BatchShape:
     """The compiled shape: `microbatches` x `rows` x `rollouts` completions of `tokens`, `prompt` tokens before them.
 
-    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose.
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose; with
+    `top_k` which tokens, up to so many, it chose each among.
     """
 
     microbatches: int
@@ -97,6 +100,7 @@ class BatchShape:
     tokens: int
     prompt: int
     routing: tuple[int, int] | None = None
+    top_k: int = 0
 
     axis: ClassVar[str] = "batch"
     """Logical axis that the rows of a micro-batch are cut along."""
@@ -112,7 +116,7 @@ class BatchShape:
     def least_bytes(self) -> int:
         """Of the arrays of a batch."""
         experts = 2 * self.routing[0] * self.routing[1] if self.routing else 0
-        row = self.rollouts * (self.tokens * (9 + experts) + 4) + self.prompt * (5 + experts)
+        row = self.rollouts * (self.tokens * (9 + experts + 4 * self.top_k) + 4) + self.prompt * (5 + experts)
         return self.microbatches * self.rows * row
 
     def blanks(self) -> list[TokenBatch]:
@@ -136,7 +140,7 @@ class BatchShape:
 
         Raises:
           ValueError: the groups need more rows than the shape has.
-          InputError: the shape has routing, and a completion does not say its experts.
+          InputError: the shape has routing, and a completion does not say its experts; or top_k, and not its support.
         """
         chosen = range(len(groups)) if kept is None else np.flatnonzero(kept).tolist()
         numbers = first_numbers(groups)
@@ -173,6 +177,7 @@ def batch_shape(
     microbatch_tokens: int,
     batch_shards: int = 1,
     routing: tuple[int, int] | None = None,
+    top_k: int = 0,
     block: int | None = None,
 ) -> BatchShape:
     """Cuts a batch of problems x group_size rollouts into micro-batches of about `microbatch_tokens` tokens.
@@ -197,7 +202,7 @@ def batch_shape(
     microbatches = -(-total_rows // most)
     # As even as they can be, for the last one is computed whole.
     rows = -(-total_rows // (microbatches * batch_shards)) * batch_shards
-    return BatchShape(microbatches, rows, rollouts, max_tokens, max_prompt_tokens, routing)
+    return BatchShape(microbatches, rows, rollouts, max_tokens, max_prompt_tokens, routing, top_k)
 
 
 def _rows_of_any_deal(problems: int, blocks: int, block: int, budget: int) -> Iterator[tuple[int, int]]:
@@ -256,6 +261,8 @@ def _empty(shape: BatchShape) -> dict[str, np.ndarray]:
     if shape.routing is not None:
         batch["prompt_experts"] = np.full((rows, shape.prompt, *shape.routing), UNKNOWN, np.int16)
         batch["experts"] = np.full((*batch["tokens"].shape, *shape.routing), UNKNOWN, np.int16)
+    if shape.top_k:
+        batch["support"] = np.full((*batch["tokens"].shape, shape.top_k), -1, np.int32)
     return batch
 
 
@@ -278,3 +285,5 @@ def _fill(batch: dict[str, np.ndarray], row: int, prompt: np.ndarray, completion
             if i == 0:  # the prompt is read once for the rollouts of a row: with the experts of the first
                 batch["prompt_experts"][row, -length:] = chosen[:length]
             batch["experts"][row, i, : len(completion.tokens) - 1] = chosen[length:]
+        if "support" in batch:
+            batch["support"][row, i, : len(completion.tokens)] = completion.support_of(batch["support"].shape[-1])

@@ -63,6 +63,8 @@ class PackedBatch:
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
     # experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when it was not asked
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
+    # what each token could have been, as `Completion.support`; None where that is the whole vocabulary
+    support: Int[Array | np.ndarray, "*M N T K"] | None = None
 
     axes: ClassVar[tuple[str, ...]] = ("rows", "tokens")
 
@@ -108,8 +110,8 @@ class PackedBatch:
 class PackShape:
     """Up to `microbatches` micro-batches of `rows` rows of `row_tokens` tokens, the rows cut into `shards` parts.
 
-    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose. A run
-    has up to `most_sizes` of its `sizes` compiled.
+    With `routing`, (layers, experts per token) of the model, batches carry the experts that the sampler chose; with
+    `top_k` which tokens, up to so many, it chose each among. A run has up to `most_sizes` of its `sizes` compiled.
     """
 
     microbatches: int
@@ -118,6 +120,7 @@ class PackShape:
     shards: int = 1
     routing: tuple[int, int] | None = None
     most_sizes: int = MOST_SIZES
+    top_k: int = 0
 
     axis: ClassVar[str] = "rows"
     least: ClassVar[str] = "a row"
@@ -139,12 +142,12 @@ class PackShape:
     def least_bytes(self) -> int:
         """Of the arrays of the smallest batch."""
         experts = 2 * self.routing[0] * self.routing[1] if self.routing else 0
-        return min(self.sizes) * self.rows * self.row_tokens * (17 + experts)
+        return min(self.sizes) * self.rows * self.row_tokens * (17 + experts + 4 * self.top_k)
 
     def blanks(self) -> list[PackedBatch]:
         """Batches of padding alone, one of each size that batches come in, the largest first."""
         sizes = reversed(self.sizes)
-        return [self._folded(_empty(size * self.rows, self.row_tokens, self.routing), size, 0) for size in sizes]
+        return [self._folded(_empty(self, size), size, 0) for size in sizes]
 
     def _folded(self, arrays: dict[str, np.ndarray], size: int, microbatches: int) -> PackedBatch:
         folded: dict[str, Any] = {name: x.reshape(size, self.rows, *x.shape[1:]) for name, x in arrays.items()}
@@ -167,7 +170,7 @@ class PackShape:
 
         Raises:
           ValueError: a sequence is longer than a row, a prompt is empty, or the rollouts need more rows than there are.
-          InputError: the shape has routing, and a completion does not say its experts.
+          InputError: the shape has routing, and a completion does not say its experts; or top_k, and not its support.
         """
         sequences = [s for s in _sequences(groups) if kept is None or kept[s.group]]
         for sequence in sequences:
@@ -183,7 +186,7 @@ class PackShape:
             total = self.microbatches * self.rows
             raise ValueError(f"{len(sequences)} rollouts take {len(rows)} rows, and {self} has {total}")
         size = min(size for size in self.sizes if size >= microbatches)
-        batch = _empty(size * self.rows, self.row_tokens, self.routing)
+        batch = _empty(self, size)
         for row, members in enumerate(rows):
             start = 0
             for member in members:
@@ -205,6 +208,7 @@ def pack_shape(
     batch_shards: int = 1,
     routing: tuple[int, int] | None = None,
     most_sizes: int = MOST_SIZES,
+    top_k: int = 0,
 ) -> PackShape:
     """The shape of steps of problems x group_size rollouts, for rollouts of whatever lengths.
 
@@ -231,7 +235,7 @@ def pack_shape(
     most_rows = -(-problems_per_batch * group_size // (row_tokens // longest))
     per_shard = min(max(1, microbatch_tokens // (row_tokens * batch_shards)), -(-most_rows // batch_shards))
     rows = per_shard * batch_shards
-    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing, most_sizes)
+    return PackShape(-(-most_rows // rows), rows, row_tokens, batch_shards, routing, most_sizes, top_k)
 
 
 def unpack(batch: PackedBatch, values: Array | np.ndarray, groups: Sequence[RolloutGroup]) -> list[np.ndarray | None]:
@@ -393,8 +397,9 @@ def _sequences(groups: Sequence[RolloutGroup]) -> Iterator[_Sequence]:
             number += 1
 
 
-def _empty(rows: int, row_tokens: int, routing: tuple[int, int] | None) -> dict[str, np.ndarray]:
-    """A batch of padding, not yet folded into micro-batches."""
+def _empty(shape: PackShape, size: int) -> dict[str, np.ndarray]:
+    """Padding of `size` micro-batches, not yet folded into them."""
+    rows, row_tokens = size * shape.rows, shape.row_tokens
     batch = {
         "tokens": np.zeros((rows, row_tokens), np.int32),
         "first": np.tile(np.arange(row_tokens, dtype=np.int32), (rows, 1)),
@@ -402,8 +407,10 @@ def _empty(rows: int, row_tokens: int, routing: tuple[int, int] | None) -> dict[
         "sampler_logprobs": np.zeros((rows, row_tokens), np.float32),
         "rollout": np.zeros((rows, row_tokens), np.int32),
     }
-    if routing is not None:
-        batch["experts"] = np.full((rows, row_tokens, *routing), UNKNOWN, np.int16)
+    if shape.routing is not None:
+        batch["experts"] = np.full((rows, row_tokens, *shape.routing), UNKNOWN, np.int16)
+    if shape.top_k:
+        batch["support"] = np.full((rows, row_tokens, shape.top_k), -1, np.int32)
     return batch
 
 
@@ -424,3 +431,5 @@ def _fill(batch: dict[str, np.ndarray], row: int, start: int, sequence: _Sequenc
     if "experts" in batch:
         routing = batch["experts"].shape[-2:]
         batch["experts"][row, start : end - 1] = experts_of(sequence.completion, len(sequence.prompt), routing)
+    if "support" in batch:
+        batch["support"][row, split:end] = sequence.completion.support_of(batch["support"].shape[-1])

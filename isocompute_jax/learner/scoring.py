@@ -57,6 +57,7 @@ def make_score(
                     batch.tokens,
                     prompt_experts=batch.prompt_experts if replays else None,
                     experts=batch.experts if replays else None,
+                    support=batch.support,
                 )
         if routed is None:
             return Scores(*pair)
@@ -78,8 +79,8 @@ class _Transformer(NamedTuple):
     chunk_tokens: int | None
     mesh: Mesh | None
 
-    def token_logprobs(self, params: model.Params, hidden: Array, targets: Array) -> Pair:
-        """Of the targets [N, T], predicted from hidden states [N, T, D]."""
+    def token_logprobs(self, params: model.Params, hidden: Array, targets: Array, support: Array | None = None) -> Pair:
+        """Of the targets [N, T], predicted from hidden states [N, T, D], among what each could be [N, T, K]."""
         return model.token_logprobs(
             self.config,
             params,
@@ -87,6 +88,7 @@ class _Transformer(NamedTuple):
             targets,
             temperature=self.temperature,
             chunk_tokens=self.chunk_tokens,
+            support=support,
             mesh=self.mesh,
         )
 
@@ -120,6 +122,7 @@ def _score_completions(
     *,
     prompt_experts: Array | np.ndarray | None = None,
     experts: Array | np.ndarray | None = None,
+    support: Array | np.ndarray | None = None,
 ) -> tuple[Pair, Routed | None]:
     """`completion_logprobs`, and where the positions were routed that the tokens are predicted from."""
     config, mesh = transformer.config, transformer.mesh
@@ -139,7 +142,9 @@ def _score_completions(
         return jnp.concatenate([jnp.broadcast_to(last, shape), rest], axis + 1)
 
     places = joined(hidden, rest, 1).reshape(rows, rollouts * length, config.embed_dim)
-    scores = transformer.token_logprobs(masters, places, tokens.reshape(rows, rollouts * length))
+    if support is not None:
+        support = jnp.asarray(support).reshape(rows, rollouts * length, -1)
+    scores = transformer.token_logprobs(masters, places, tokens.reshape(rows, rollouts * length), support)
     logprobs, entropies = (x.reshape(tokens.shape) for x in scores)
     if prefix.routed is not None:
         routed = jax.tree.map(lambda prompt, rest: joined(prompt, rest, 2), prefix.routed, routed)
@@ -161,7 +166,8 @@ def _score_packed(
         config, model.cast_params(params, config.dtype), tokens, first, replay=replay, mesh=mesh
     )
     # A token is predicted one before it. The last of a row predicts nothing; its target is any.
-    scores = transformer.token_logprobs(params, hidden, jnp.roll(tokens, -1, axis=1))
+    support = None if batch.support is None else jnp.roll(jnp.asarray(batch.support), -1, axis=1)
+    scores = transformer.token_logprobs(params, hidden, jnp.roll(tokens, -1, axis=1), support)
     begins = first == jnp.arange(tokens.shape[1])
     logprobs, entropies = (jnp.where(begins, 0.0, jnp.roll(x, 1, axis=1)) for x in scores)
     return (logprobs, entropies), jax.tree.map(lambda x: jnp.roll(x, 1, axis=2), routed)

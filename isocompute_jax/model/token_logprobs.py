@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax import sharding
 from isocompute_jax.model.config import ModelConfig
@@ -43,6 +43,7 @@ def token_logprobs(
     *,
     temperature: float | Array,
     chunk_tokens: int | None,
+    support: Int[Array, "R M K"] | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[Float[Array, "R M"], Float[Array, "R M"]]:
     """Log-probability of `targets` and entropy of the tempered distribution softmax(logits / temperature), in nats.
@@ -61,6 +62,7 @@ def token_logprobs(
       temperature: sampling temperature, a scalar > 0; it may be traced.
       chunk_tokens: logits that may exist at once on a device, counted in tokens: chunk_tokens x V numbers. None: as
         many as make 256 MiB of float32.
+      support: ids of the only tokens that each could have been, -1 for none; where all are -1, of every token.
       mesh: where parameters and rows are sharded; None for one device.
 
     Returns:
@@ -68,9 +70,11 @@ def token_logprobs(
     """
     shape = targets.shape
     hidden, targets = (_flat(x, mesh) for x in (hidden, targets))
+    support = None if support is None else _flat(support, mesh)
     numbers = CHUNK_NUMBERS if chunk_tokens is None else chunk_tokens * config.vocab_size
     if (mesh is None or mesh.size == 1) and targets.size * config.vocab_size <= numbers:
-        logprobs, entropies = _scores(logits(config, params, hidden) / temperature, targets)
+        possible = None if support is None else _possible(support, 0, config.vocab_size)
+        logprobs, entropies = _scores(logits(config, params, hidden) / temperature, targets, possible)
         return logprobs.reshape(shape), entropies.reshape(shape)
     # Every shard gets as many tokens.
     pad = -targets.size % sharding.shards(mesh, "batch")
@@ -80,13 +84,14 @@ def token_logprobs(
         jnp.pad(hidden, ((0, pad), (0, 0))),
         head_table(config, params),
         jnp.pad(targets, (0, pad)),
+        None if support is None else jnp.pad(support, ((0, pad), (0, 0)), constant_values=-1),
         jnp.asarray(temperature, config.float_dtype),
     )
     logprobs, entropies = (_as_rows(x[: targets.size], shape, mesh) for x in scores)
     return logprobs, entropies
 
 
-def _flat(x: Float[Array, "R M ..."] | Int[Array, "R M"], mesh: Mesh | None) -> Array:
+def _flat(x: Float[Array, "R M ..."] | Int[Array, "R M ..."], mesh: Mesh | None) -> Array:
     """[R x M, ...]; where rows are cut, the tokens of a device one after the other, so that they can stay there."""
 
     def flat(x: Array) -> Array:
@@ -116,14 +121,30 @@ def _cut_rows(mesh: Mesh | None, shape: tuple[int, ...]) -> tuple[tuple[str, ...
     return sharding.mesh_axes(mesh, shape[0], "rows"), sharding.mesh_axes(mesh, shape[1], "tokens")
 
 
-def _scores(scaled: Float[Array, "n V"], targets: Int[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
-    """log softmax(scaled)[target] and the entropy -sum(p log p)."""
-    normalizer = jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
+def _possible(support: Int[Array, "n K"], first: Array | int, width: int) -> Bool[Array, "n v"]:
+    """Which of the `width` tokens from `first` on are among those of the support, or whether all are."""
+    inside = (support >= first) & (support < first + width)
+    places = jnp.where(inside, support - first, width)  # which is outside, and dropped
+    rows = jnp.arange(len(support))[:, None]
+    listed = jnp.zeros((len(support), width), bool).at[rows, places].set(True, mode="drop")
+    return listed | jnp.all(support < 0, axis=-1, keepdims=True)
+
+
+def _scores(
+    scaled: Float[Array, "n V"], targets: Int[Array, "n"], possible: Bool[Array, "n V"] | None
+) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
+    """log softmax(scaled)[target] and the entropy -sum(p log p), of the possible tokens; None for all."""
+    normalizer = jax.nn.logsumexp(scaled, axis=-1, keepdims=True, where=possible)
     logprobs = scaled - normalizer
+    if possible is not None:  # first: what is not possible may be far above what is, and its exp infinite
+        logprobs = jnp.where(possible, logprobs, 0.0)
+    p = jnp.exp(logprobs)
+    if possible is not None:
+        p = jnp.where(possible, p, 0.0)
     # A masked sum, not a gather: it needs no all-gather when the vocabulary is sharded.
     chosen = jnp.arange(scaled.shape[-1]) == targets[..., None]
     picked = jnp.sum(jnp.where(chosen, logprobs, 0.0), axis=-1)
-    return picked, -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+    return picked, -jnp.sum(p * logprobs, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,30 +191,32 @@ def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array) -> tuple[Array, Array]:
-    """Log-probabilities and entropies of n tokens: [n D], the head, [n], a scalar to [n], [n]."""
-    return _chunked_forward(plan, hidden, table, targets, temperature)[0]
+def _chunked(
+    plan: _Plan, hidden: Array, table: Array, targets: Array, support: Array | None, temperature: Array
+) -> tuple[Array, Array]:
+    """Log-probabilities and entropies of n tokens: [n D], the head, [n], [n K] or None, a scalar to [n], [n]."""
+    return _chunked_forward(plan, hidden, table, targets, support, temperature)[0]
 
 
 def _chunked_forward(
-    plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array
-) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    plan: _Plan, hidden: Array, table: Array, targets: Array, support: Array | None, temperature: Array
+) -> tuple[tuple[Array, Array], tuple[Array | None, ...]]:
     tokens, rows = PartitionSpec(plan.tokens), PartitionSpec(plan.tokens, None)
-    in_specs = (rows, plan.table_spec, tokens, PartitionSpec())
+    in_specs = (rows, plan.table_spec, tokens, rows, PartitionSpec())
     forward = _on_each_device(plan, functools.partial(_forward, plan), in_specs, (tokens, tokens, tokens))
-    logprobs, entropies, normalizers = forward(hidden, table, targets, temperature)
-    return (logprobs, entropies), (hidden, table, targets, temperature, normalizers, entropies)
+    logprobs, entropies, normalizers = forward(hidden, table, targets, support, temperature)
+    return (logprobs, entropies), (hidden, table, targets, support, temperature, normalizers, entropies)
 
 
 def _chunked_backward(
-    plan: _Plan, saved: tuple[Array, ...], cotangents: tuple[Array, Array]
-) -> tuple[Array, Array, None, Array]:
+    plan: _Plan, saved: tuple[Array | None, ...], cotangents: tuple[Array, Array]
+) -> tuple[Array, Array, None, None, Array]:
     tokens, rows = PartitionSpec(plan.tokens), PartitionSpec(plan.tokens, None)
-    in_specs = (rows, plan.table_spec, tokens, PartitionSpec(), tokens, tokens, tokens, tokens)
+    in_specs = (rows, plan.table_spec, tokens, rows, PartitionSpec(), tokens, tokens, tokens, tokens)
     out_specs = (rows, plan.table_spec, PartitionSpec())
     backward = _on_each_device(plan, functools.partial(_backward, plan), in_specs, out_specs)
     hidden, table, temperature = backward(*saved, *cotangents)
-    return hidden, table, None, temperature
+    return hidden, table, None, None, temperature
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)
@@ -209,7 +232,7 @@ def _on_each_device(
 
 
 def _forward(
-    plan: _Plan, hidden: Array, table: Array, targets: Array, temperature: Array
+    plan: _Plan, hidden: Array, table: Array, targets: Array, support: Array | None, temperature: Array
 ) -> tuple[Array, Array, Array]:
     """Log-probabilities, entropies and normalisers of a device's tokens.
 
@@ -220,7 +243,7 @@ def _forward(
 
     def add(index: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         top, mass, moment, picked = carry
-        chunk = _chunk(plan, table, targets, index)
+        chunk = _chunk(plan, table, targets, support, index)
         scaled = _scaled(plan, hidden, chunk, temperature)
         above = jnp.maximum(top, jnp.max(scaled, axis=-1, where=chunk.fresh, initial=_lowest(wide)))
         shifted = jnp.where(chunk.fresh, scaled - above[:, None], 0.0)
@@ -245,6 +268,7 @@ def _backward(
     hidden: Array,
     table: Array,
     targets: Array,
+    support: Array | None,
     temperature: Array,
     normalizers: Array,
     entropies: Array,
@@ -261,7 +285,7 @@ def _backward(
 
     def add(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         to_hidden, to_table = carry
-        chunk = _chunk(plan, table, targets, index)
+        chunk = _chunk(plan, table, targets, support, index)
         logprobs = _scaled(plan, hidden, chunk, temperature) - normalizers[:, None]
         p = jnp.where(chunk.fresh, jnp.exp(jnp.where(chunk.fresh, logprobs, 0.0)), 0.0)
         by_entropy = -p * (logprobs + entropies[:, None])
@@ -291,13 +315,13 @@ class _Chunk:
 
     start: Array  # the first, among the device's
     head: Array  # [v, D] or [D, v], in the model's dtype
-    # [1, v], False for columns that an earlier chunk has had: the last chunk is as wide as the others, and overlaps
-    # with the one before
+    # [1, v] or [n, v], False for columns that an earlier chunk has had (the last chunk is as wide as the others, and
+    # overlaps with the one before), and for what is not in a token's support
     fresh: Array
     chosen: Array  # [n, v], True for each token's target
 
 
-def _chunk(plan: _Plan, table: Array, targets: Array, index: Array) -> _Chunk:
+def _chunk(plan: _Plan, table: Array, targets: Array, support: Array | None, index: Array) -> _Chunk:
     axis = 0 if plan.tied else 1
     columns = table.shape[axis]
     start = jnp.minimum(index * plan.width, columns - plan.width)
@@ -307,6 +331,8 @@ def _chunk(plan: _Plan, table: Array, targets: Array, index: Array) -> _Chunk:
     local = start + jnp.arange(plan.width)
     fresh = (local >= index * plan.width)[None]
     first = jax.lax.axis_index(plan.vocab) * columns if plan.vocab else 0
+    if support is not None:
+        fresh = fresh & _possible(support, first + start, plan.width)
     return _Chunk(start, head, fresh, fresh & (targets[:, None] == first + local))
 
 

@@ -18,6 +18,8 @@ class SamplingParams:
     temperature: float  # > 0; logits are divided by it.
     top_p: float  # in (0, 1]; below 1 only the smallest set of tokens that holds this probability is drawn from.
     max_tokens: int  # longest completion, in tokens.
+    # 0, or how many of the most probable tokens may be drawn, before `top_p` cuts; completions then say which could be.
+    top_k: int = 0
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -26,6 +28,8 @@ class SamplingParams:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p = {self.top_p} must lie in (0, 1]")
+        if self.top_k < 0:
+            raise ValueError(f"top_k = {self.top_k} must be at least 0 (all tokens)")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens = {self.max_tokens} must be at least 1")
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from isocompute_jax.records.errors import InputError
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -75,6 +77,9 @@ class Completion:
     # was not asked, or cannot say.
     experts: np.ndarray | None = None
     episode: Episode | None = None  # of a rollout that an environment answers
+    # [T, K] int32 ids of the tokens that could be drawn at each place, -1 where there were fewer, and on context; None
+    # when `top_k` was 0, or the sampler cannot say.
+    support: np.ndarray | None = None
 
     @classmethod
     def drawn(
@@ -84,9 +89,29 @@ class Completion:
         policy_versions: np.ndarray,
         finish_reason: FinishReason,
         experts: np.ndarray | None = None,
+        support: np.ndarray | None = None,
     ) -> Completion:
         """A completion whose every token the policy chose."""
-        return cls(tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason, experts)
+        return cls(
+            tokens, logprobs, np.ones(len(tokens), bool), policy_versions, finish_reason, experts, support=support
+        )
+
+    def support_of(self, top_k: int) -> np.ndarray:
+        """`support` as [T, top_k], filled up with -1.
+
+        Raises:
+          InputError: the sampler did not say it, says more, or says that a token it drew could not be drawn.
+        """
+        if self.support is None or self.support.shape[1] > top_k:
+            says = "does not say" if self.support is None else f"says of more than {top_k} tokens"
+            raise InputError(
+                f"config.sampling.top_k = {top_k}: the sampler {says} which could be drawn. Set top_k to 0 and "
+                "config.sampling.top_p to 1, or take one that says it: this library's in process, or a stock vLLM with "
+                "--return-sampling-mask"
+            )
+        if not np.all((self.support == self.tokens[:, None]).any(axis=1) | ~self.mask):
+            raise InputError("the sampler drew a token of which it says that it could not be drawn")
+        return np.pad(self.support, ((0, 0), (0, top_k - self.support.shape[1])), constant_values=-1)
 
     @property
     def drawn_tokens(self) -> int:

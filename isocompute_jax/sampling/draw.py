@@ -47,6 +47,17 @@ def pick(
     return jax.lax.cond(sorts, of_nuclei, lambda: invert_cdf(scaled, uniform))
 
 
+def pick_of_top(
+    scaled: Float[Array, "... V"], uniform: Float[Array, "..."], top_p: Float[Array, "..."], top_k: int
+) -> tuple[Int[Array, "..."], Float[Array, "..."], Int[Array, "... K"]]:
+    """As `pick`, of the `top_k` most probable tokens alone; says beside it which ids could be drawn, else -1."""
+    highest, ids = jax.lax.top_k(scaled, min(top_k, scaled.shape[-1]))
+    kept = nucleus(jax.nn.softmax(highest, axis=-1), top_p[..., None])
+    place, logprob = invert_cdf(jnp.where(kept, highest, -jnp.inf), uniform)
+    token = jnp.take_along_axis(ids, place[..., None], axis=-1)[..., 0]
+    return token, logprob, jnp.where(kept, ids, -1)
+
+
 BLOCK = 256
 """Tokens that are summed at once: nothing as large as the logits is made, which takes longer than the arithmetic."""
 

@@ -31,7 +31,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.model import ModelConfig, Params
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.sampling.draw import draw_uniforms, key_words, pick
+from isocompute_jax.sampling.draw import draw_uniforms, key_words, pick, pick_of_top
 from isocompute_jax.sampling.protocol import NO_DEVICES, TRAIN
 
 
@@ -136,7 +136,7 @@ class InProcessSampler:
         for start in range(0, len(rows), shape.problems):
             chunk = rows[start : start + shape.problems]
             unit = self.make_unit(chunk, shape, prompt)
-            asked = unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens
+            asked = unit, params.temperature, params.top_p, params.max_tokens, requests[0].stop_tokens, params.top_k
             self._announce(*asked)
             samples = self.draw(*asked)
             for row, (request, first) in enumerate(chunk):
@@ -158,23 +158,23 @@ class InProcessSampler:
         return unit_shape(groups, piece, self._max_rollouts, batch_shards=shards)
 
     def draw(
-        self, unit: Unit, temperature: float, top_p: float, max_tokens: int, stop_tokens: tuple[int, ...]
+        self, unit: Unit, temperature: float, top_p: float, max_tokens: int, stop_tokens: tuple[int, ...], top_k: int
     ) -> Samples:
         """What is drawn of a unit, on the host; see `sample_unit`."""
         args = self._params, self._placed(unit), np.float32(temperature), np.float32(top_p)
-        return sharding.to_host(sample_unit(*args, **self._static(max_tokens, stop_tokens)))
+        return sharding.to_host(sample_unit(*args, **self._static(max_tokens, stop_tokens, top_k)))
 
-    def _static(self, max_tokens: int, stop_tokens: tuple[int, ...]) -> dict[str, Any]:
+    def _static(self, max_tokens: int, stop_tokens: tuple[int, ...], top_k: int) -> dict[str, Any]:
         """What is fixed in a compiled unit."""
         fixed = {"config": self._config, "routing": self._routing, "mesh": self._mesh}
-        return {**fixed, "max_tokens": max_tokens, "stop_tokens": stop_tokens}
+        return {**fixed, "max_tokens": max_tokens, "stop_tokens": stop_tokens, "top_k": top_k}
 
     def compile(self, requests: Sequence[SampleRequest]) -> None:
         """As in `protocol.Compiles`; requests of one kind, with groups of one size or of one step."""
         first, params = requests[0], requests[0].params
         unit = self._placed(self.make_unit([(first, 0)], self._shape(requests), self._compiled_prompt(requests)))
         args = sharding.abstract(self._params), unit, np.float32(params.temperature), np.float32(params.top_p)
-        sample_unit.lower(*args, **self._static(params.max_tokens, first.stop_tokens)).compile()
+        sample_unit.lower(*args, **self._static(params.max_tokens, first.stop_tokens, params.top_k)).compile()
 
     def make_unit(self, rows: Sequence[tuple[SampleRequest, int]], shape: UnitShape, prompt: int) -> Unit:
         """The arrays of one unit from (request, first rollout index) rows, filled up with inactive problems."""
@@ -237,6 +237,7 @@ def unpack(samples: Any, row: int, rollouts: int, version: int, prompt: int) -> 
             np.full(length, version, np.int32),
             "stop" if samples.stopped[row, i] else "length",
             experts,
+            None if samples.support is None else samples.support[row, i, :length],
         )
 
 
@@ -362,9 +363,10 @@ class Samples(NamedTuple):
     # those that the tokens went to, where it was asked; a completion's last is never read
     prompt_experts: Int[Array, "P S L A"] | None = None
     experts: Int[Array, "P G T L A"] | None = None
+    support: Int[Array, "P G T K"] | None = None  # ids that could be drawn, with `top_k`; else -1
 
 
-@functools.partial(jax.jit, static_argnames=("config", "max_tokens", "stop_tokens", "routing", "mesh"))
+@functools.partial(jax.jit, static_argnames=("config", "max_tokens", "stop_tokens", "top_k", "routing", "mesh"))
 def sample_unit(
     params: Params,
     unit: Unit,
@@ -374,6 +376,7 @@ def sample_unit(
     config: ModelConfig,
     max_tokens: int,
     stop_tokens: tuple[int, ...],
+    top_k: int = 0,
     routing: bool = False,
     mesh: Mesh | None = None,
 ) -> Samples:
@@ -381,20 +384,25 @@ def sample_unit(
 
     `temperature` > 0 and `top_p`, 1 for the whole distribution, are scalars and traced (others compile nothing).
     `max_tokens` is T, the longest budget there may be; a stop token is part of the completion that it ends. With
-    `routing` the samples say which experts of a mixture the tokens went to. Weights and problems are sharded on `mesh`.
+    `top_k` only so many of the most probable tokens are drawn from, and the samples say which. With `routing` they say
+    which experts of a mixture the tokens went to. Weights and problems are sharded on `mesh`.
     """
     problems, rollouts = unit.rollouts.shape
     uniforms = draw_uniforms(unit.key_words, unit.rollouts, max_tokens)
 
-    def draw(hidden: Array, t: Array) -> tuple[Array, Array]:
-        scaled = model.logits(config, params, hidden) / temperature
-        return pick(scaled, uniforms[..., t], jnp.full(unit.rollouts.shape, top_p))
+    def draw(hidden: Array, t: Array) -> tuple[Array, ...]:
+        scaled, sizes = model.logits(config, params, hidden) / temperature, jnp.full(unit.rollouts.shape, top_p)
+        if top_k:
+            return pick_of_top(scaled, uniforms[..., t], sizes, top_k)
+        return pick(scaled, uniforms[..., t], sizes)
 
     def unfinished(samples: Samples) -> Array:
         return unit.active[:, None] & ~samples.stopped & (samples.lengths < unit.budgets)
 
-    def store(samples: Samples, t: Array, token: Array, logprob: Array) -> Samples:
+    def store(samples: Samples, t: Array, token: Array, logprob: Array, support: Array | None = None) -> Samples:
         running = unfinished(samples) & (samples.lengths == t)
+        if samples.support is not None and support is not None:
+            samples = samples._replace(support=samples.support.at[..., t, :].set(support))
         stops = functools.reduce(jnp.logical_or, [token == stop for stop in stop_tokens], jnp.zeros_like(running))
         return samples._replace(
             tokens=samples.tokens.at[..., t].set(jnp.where(running, token, 0)),
@@ -405,9 +413,14 @@ def sample_unit(
 
     hidden, prefix = model.prefill(config, params, unit.tokens, unit.mask, mesh=mesh)
     last = jnp.broadcast_to(hidden[:, -1:], (problems, rollouts, hidden.shape[-1]))
-    token, logprob = draw(last, jnp.int32(0))
+    token, *drawn = draw(last, jnp.int32(0))
     chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
-    samples = store(_nothing_drawn((problems, rollouts, max_tokens), chosen), jnp.int32(0), token, logprob)
+    nothing = _nothing_drawn((problems, rollouts, max_tokens), chosen)
+    if top_k:
+        nothing = nothing._replace(
+            support=jnp.full((*nothing.tokens.shape, min(top_k, config.vocab_size)), -1, jnp.int32)
+        )
+    samples = store(nothing, jnp.int32(0), token, *drawn)
     caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1))
 
     layered = model.split_layers(config, params)
@@ -422,8 +435,8 @@ def sample_unit(
         if samples.experts is not None and routed is not None:
             chosen = jnp.moveaxis(routed.experts, 0, 2)
             samples = samples._replace(experts=samples.experts.at[:, :, t - 1].set(chosen))
-        token, logprob = draw(hidden, t)
-        return t + 1, store(samples, t, token, logprob), token, caches
+        token, *drawn = draw(hidden, t)
+        return t + 1, store(samples, t, token, *drawn), token, caches
 
     _, samples, _, _ = jax.lax.while_loop(running, body, (jnp.int32(1), samples, token, caches))
     return samples

@@ -115,6 +115,12 @@ def joined(before: Completion, context: np.ndarray, after: Completion) -> Comple
         experts = after.experts
     elif before.experts is not None and after.experts is not None:
         experts = np.concatenate([before.experts, after.experts[len(before.experts) :]])
+    support = None
+    if after.support is not None:
+        none = np.full((len(before.tokens) + inserted, after.support.shape[1]), -1, np.int32)
+        if before.support is not None:
+            none[: len(before.tokens)] = before.support
+        support = np.concatenate([none, after.support])
     return Completion(
         tokens=np.concatenate([before.tokens, context, after.tokens]).astype(np.int32),
         logprobs=np.concatenate([before.logprobs, np.zeros(inserted, np.float32), after.logprobs]),
@@ -124,6 +130,7 @@ def joined(before: Completion, context: np.ndarray, after: Completion) -> Comple
         ),
         finish_reason=after.finish_reason,
         experts=experts,
+        support=support,
         episode=before.episode,
     )
 

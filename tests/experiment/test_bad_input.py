@@ -111,7 +111,7 @@ def ends_with(capsys, base_run, tmp_path):
             "a step that draws further problems has no fixed number of rollouts to deal; choose one of them",
         ),
         ({"max_compute": 63}, "config.max_compute = 63 is less than one step of 4 x 16 rollouts"),
-        ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: training requires 1"),
+        ({"sampling__top_p": 0.9}, "config.sampling.top_p = 0.9: truncated sampling has another"),
         ({"sampling__temperature": 0.0}, "config.sampling.temperature = 0.0"),
         ({"sampling__max_prompt_tokens": 5}, "max_prompt_tokens = 5 are possible: raise it, or leave the problem out"),
         ({"sampling__max_tokens": 59}, "config.sampling.max_tokens = 59 make sequences of up to 65"),

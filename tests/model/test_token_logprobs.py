@@ -52,15 +52,30 @@ def with_gradients(scores, params, hidden, weights):
     return tuple(np.asarray(x) for x in (*values, *jax.tree.leaves(gradients)))
 
 
+def supports():
+    """What each token could be: 1 to 6 ids, the target among them, twice perhaps; of the last token everything."""
+    rng = np.random.default_rng(5)
+    with jax.ensure_compile_time_eval():
+        targets = np.asarray(batch_of()[1])
+    support = rng.integers(-1, VOCAB, (ROWS, LENGTH, 6))
+    support[..., 3] = targets
+    support[0, 0] = np.where(np.arange(6) == 3, targets[0, 0], -1)  # certain
+    support[-1, -1] = -1
+    return jnp.asarray(support, jnp.int32)
+
+
 @functools.cache
-def plain(tied, head_dtype="float64", hidden_dtype="float64"):
+def plain(tied, head_dtype="float64", hidden_dtype="float64", cut=False):
     """A softmax as it is written down, in float64, of a head and hidden states that have been rounded."""
 
     def scores(params, hidden, temperature):
         table = params["embed"].T if tied else params["head"]
-        logprobs = jax.nn.log_softmax(hidden @ table / temperature)
+        listed = jnp.any(supports()[..., None] == jnp.arange(VOCAB), axis=-2)
+        kept = listed | ~jnp.any(listed, axis=-1, keepdims=True) | (not cut)
+        p = jax.nn.softmax(hidden @ table / temperature, where=kept)
+        logprobs = jnp.log(jnp.where(p > 0, p, 1.0))
         chosen = jnp.take_along_axis(logprobs, targets[..., None], -1)[..., 0]
-        return chosen, -jnp.sum(jnp.exp(logprobs) * logprobs, -1)
+        return chosen, -jnp.sum(p * logprobs, -1)
 
     with jax.enable_x64(True):
         _, targets, weights = batch_of()
@@ -68,7 +83,7 @@ def plain(tied, head_dtype="float64", hidden_dtype="float64"):
         return with_gradients(scores, params, batch_of(hidden_dtype)[0].astype("float64"), weights)
 
 
-def ours(config, params, *, chunk_tokens, mesh=None):
+def ours(config, params, *, chunk_tokens, support=None, mesh=None):
     """Log-probabilities, entropies, and the gradients of head, hidden states and temperature."""
     hidden, targets, weights = batch_of(config.dtype)
     if mesh is not None:
@@ -76,7 +91,14 @@ def ours(config, params, *, chunk_tokens, mesh=None):
 
     def scores(params, hidden, temperature):
         return model.token_logprobs(
-            config, params, hidden, targets, temperature=temperature, chunk_tokens=chunk_tokens, mesh=mesh
+            config,
+            params,
+            hidden,
+            targets,
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+            support=support,
+            mesh=mesh,
         )
 
     return with_gradients(scores, params, hidden, weights)
@@ -96,6 +118,19 @@ def test_float64_equals_a_plain_softmax(tied, chunk_tokens):
     with jax.enable_x64(True):
         found = ours(config_of(tied_embeddings=tied), head_of(tied), chunk_tokens=chunk_tokens)
     assert max(errors(found, plain(tied))) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("chunk_tokens", "tied", "devices"), [(None, True, 1), (1, True, 1), (7, False, 1), (2, False, 8)]
+)
+def test_among_what_could_be_drawn_it_is_a_softmax_of_that(tied, chunk_tokens, devices):
+    """Probabilities that are exactly 1, gradients that are exactly 0, and chunks without any possible token."""
+    mesh = None if devices == 1 else sharding.make_mesh(data=2, fsdp=2, tensor=2)
+    with jax.enable_x64(True):
+        config = config_of(tied_embeddings=tied)
+        found = ours(config, head_of(tied), chunk_tokens=chunk_tokens, support=supports(), mesh=mesh)
+    assert max(errors(found, plain(tied, cut=True))) < 1e-13
+    assert found[0][0, 0] == 0
 
 
 @pytest.mark.parametrize(

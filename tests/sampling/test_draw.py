@@ -105,6 +105,33 @@ def test_nucleus_logprobs_sum_to_one(drawn):
     assert sum(probability.values()) == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, 1.0), (6, 0.7), (1, 0.5), (99, 1.0)])
+def test_the_most_probable_tokens_alone(top_k, top_p):
+    """top_p cuts what the top_k are to each other; the completions say what was left, and are drawn from it."""
+    params = SamplingParams(temperature=1.0, top_p=top_p, max_tokens=1, top_k=top_k)
+    request = make_request("coin", prompt=PROMPT, group_size=DRAWS, params=params)
+    completions = sample([request], budget=DRAWS)["coin"].completions
+    probs = first_token_probs(1.0)
+    highest = np.argsort(-probs)[:top_k]
+    among = probs[highest] / probs[highest].sum()
+    allowed = highest if top_p == 1 else highest[looped_nucleus(among, top_p)]
+    supports = np.stack([c.support_of(99)[0] for c in completions])
+    assert (np.sort(supports[:, : len(allowed)]) == np.sort(allowed)).all() and (
+        supports[:, len(allowed) :] == -1
+    ).all()
+    expected = probs[allowed] / probs[allowed].sum()
+    counts = np.array([sum(c.tokens[0] == token for c in completions) for token in allowed])
+    assert counts.sum() == DRAWS
+    common = DRAWS * expected >= 5
+    if common.sum() > 1:
+        wanted = expected[common] / expected[common].sum() * counts[common].sum()
+        assert scipy.stats.chisquare(counts[common], wanted).pvalue > 0.001
+    logprobs = dict(zip(allowed.tolist(), np.log(expected), strict=True))
+    np.testing.assert_allclose(
+        [c.logprobs[0] for c in completions], [logprobs[c.tokens[0]] for c in completions], atol=1e-5
+    )
+
+
 @given(
     cuts=st.lists(st.integers(0, 64), min_size=7, max_size=7).map(sorted),
     whole=st.integers(1, 8),

@@ -377,3 +377,21 @@ def test_experts_of_a_joined_completion_are_those_of_the_first_reading():
     assert len(both.experts) == 2 + len(both.tokens) - 1
     assert joined(dataclasses.replace(first, experts=None), PHRASE, second).experts is None
     assert CONFIG.num_experts == 0
+
+
+def test_what_could_be_drawn_of_a_joined_completion_is_not_said_of_its_context():
+    from isocompute_jax.sampling.turns import joined
+
+    def drawn(tokens):
+        support = np.array(tokens, np.int32)[:, None] + np.arange(2, dtype=np.int32)
+        zeros = np.zeros(len(tokens))
+        return Completion.drawn(
+            np.array(tokens, np.int32), zeros.astype(np.float32), zeros.astype(np.int32), "stop", support=support
+        )
+
+    nothing = dataclasses.replace(drawn([]), support=None)
+    begun = joined(nothing, np.array([7], np.int32), drawn([1, 2]))
+    both = joined(begun, np.array([8, 9], np.int32), drawn([3]))
+    assert both.support is not None and both.support.dtype == np.int32
+    assert both.support.tolist() == [[-1, -1], [1, 2], [2, 3], [-1, -1], [-1, -1], [3, 4]]
+    assert both.mask.tolist() == [False, True, True, False, False, True]

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import contextlib
 import copy
+import dataclasses
+import functools
 import http.server
 import io
 import json
@@ -16,8 +18,10 @@ import pytest
 from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.base import EngineError, StockSettings
 from isocompute_jax.service.server.engines.stock import StockEngine, _completion
+from isocompute_jax.service.weights.nccl import TransferError
 from tests.model.tiny import random_params, tiny_config
 
 CONFIG = {
@@ -96,8 +100,8 @@ def checkpoint(tmp_path_factory):
     return directory
 
 
-def settings(checkpoint, url, tmp_path, **fields) -> StockSettings:
-    return StockSettings(model=str(checkpoint), url=url, reload_dir=str(tmp_path), **fields)
+def settings(checkpoint, url, directory, **fields) -> StockSettings:
+    return StockSettings(model=str(checkpoint), url=url, reload_dir=str(directory), **fields)
 
 
 def request(**fields) -> SampleRequest:
@@ -173,11 +177,167 @@ def test_routed_experts_are_those_of_the_tokens(checkpoint, tmp_path):
     np.testing.assert_array_equal(found.experts, chosen)
 
 
+def with_masks() -> dict:
+    said = answers()
+    said["/server_info"]["vllm_config"]["model_config"]["return_sampling_mask"] = True
+    said["/inference/v1/generate"]["choices"][0] |= {
+        "token_ids": [3, 4],
+        "sampling_mask": [[7, 3], [4, 1, 9]],
+        "weight_versions": [{"version": "0", "start": 0, "end": 2}],
+        "logprobs": {"content": [{"token_id": 3, "logprob": -0.5}, {"token_id": 4, "logprob": -1.0}]},
+    }
+    return said
+
+
+def test_sampling_masks_are_what_could_be_drawn(checkpoint, tmp_path):
+    """By the interface's encoding, a list of ids for each token; vLLM draws then only with a top_k."""
+
+    async def play(engine):
+        await engine.start()
+        asked = request()
+        with pytest.raises(InputError, match="top_k = 0: a vLLM with --return-sampling-mask"):
+            [pair async for pair in engine.generate(asked)]
+        cut = dataclasses.replace(asked, params=SamplingParams(1.0, 0.9, 2, top_k=4))
+        found = [pair async for ready in engine.generate(cut) for pair in ready]
+        await engine.stop()
+        return found
+
+    with recorded(with_masks()) as (url, asked):
+        engine = StockEngine(settings(checkpoint, url, tmp_path))
+        found = asyncio.run(play(engine))
+    assert engine.facts.support
+    for _, completion in found:
+        np.testing.assert_array_equal(completion.support, [[7, 3, -1], [4, 1, 9]])
+        assert completion.support_of(4).shape == (2, 4)
+    asked_for = [body["sampling_params"] for path, body in asked if path == "/inference/v1/generate"]
+    assert [params["top_k"] for params in asked_for] == [1, 4, 4, 4] and asked_for[1]["top_p"] == 0.9
+
+
+def test_masks_of_other_tokens_are_found():
+    with pytest.raises(EngineError, match="1 tokens with 2 sampling masks"):
+        _completion({"choices": [{**CHOICE, "sampling_mask": [[3], [4]]}]}, versions=None)
+
+
+@pytest.mark.parametrize(("env", "lacks"), [({"VLLM_BATCH_INVARIANT": True}, ()), ({}, ("same_bits",))])
+def test_it_is_said_whether_what_is_drawn_depends_on_what_else_is_drawn(checkpoint, tmp_path, env, lacks):
+    said = answers()
+    said["/server_info"]["vllm_env"] = env
+    with recorded(said) as (url, _):
+        engine = StockEngine(settings(checkpoint, url, tmp_path))
+        asyncio.run(engine.start())
+    assert tuple(lack.partition(":")[0] for lack in engine.facts.lacks) == lacks
+
+
+BUCKETS = ((TensorSpec("a", "bfloat16", (2, 3)),), (TensorSpec("b", "float32", (4,)), TensorSpec("c", "float32", (1,))))
+UNIQUE_ID = bytes(range(128))
+
+
+def with_nccl() -> dict:
+    said = answers()
+    said["/server_info"] |= {"system_env": {"pip_packages": "[pip3] numpy==2.0.0\n[pip3] nvidia-nccl-cu13==2.29.7"}}
+    said["/server_info"]["vllm_config"]["weight_transfer_config"] = {"backend": "nccl"}
+    return said
+
+
+def test_weights_by_vllms_own_nccl_engine(checkpoint, tmp_path):
+    """By the calls and bodies of its interface; the learner is rank 0, and both devices of this server its peers."""
+    order = []
+
+    async def receiving():
+        order.append(asked[-1][0])
+
+    async def play(engine):
+        await engine.start()
+        await engine.open_transfer(UNIQUE_ID, BUCKETS)
+        seconds = await engine.take_sent_weights(receiving, version=7, recompute=True)
+        await engine.check_health()
+        await engine.stop()
+        return seconds
+
+    with recorded(with_nccl()) as (url, asked):
+        engine = StockEngine(settings(checkpoint, url, ""))
+        assert asyncio.run(play(engine)) > 0
+    assert engine.facts.nccl == "2.29.7"
+    start = next(i for i, (path, _) in enumerate(asked) if path == "/init_weight_transfer_engine")
+    assert [(path, body) for path, body in asked[start - 1 :] if path != "/weight_info"] == [
+        ("/pause?mode=keep", None),
+        (
+            "/init_weight_transfer_engine",
+            {
+                "init_info": {
+                    "nccl_unique_id_b64": base64.b64encode(UNIQUE_ID).decode(),
+                    "rank_offset": 1,
+                    "world_size": 3,
+                    "packed": True,
+                    "packed_buffer_size_bytes": 20,
+                    "packed_num_buffers": 1,
+                }
+            },
+        ),
+        ("/resume", None),
+        ("/pause?mode=keep", None),
+        ("/reset_prefix_cache?reset_running_requests=true", None),
+        ("/start_weight_update", None),
+        ("/update_weights", {"update_info": {"names": ["a"], "dtype_names": ["bfloat16"], "shapes": [[2, 3]]}}),
+        (
+            "/update_weights",
+            {"update_info": {"names": ["b", "c"], "dtype_names": ["float32", "float32"], "shapes": [[4], [1]]}},
+        ),
+        ("/finish_weight_update", None),
+        ("/update_weight_version", {"new_version": "7"}),
+        ("/resume", None),
+    ]
+    assert order == ["/start_weight_update"]
+
+
+def test_a_transfer_that_does_not_come(checkpoint, tmp_path):
+    """Refused, vLLM serves on, and weights come by file; half of them is the end of it."""
+
+    async def gone():
+        raise ConnectionError("the learner is gone")
+
+    async def play(engine):
+        await engine.start()
+        said["/init_weight_transfer_engine"] = 500
+        with pytest.raises(TransferError, match="answered 500"):
+            await engine.open_transfer(UNIQUE_ID, BUCKETS)
+        await engine.check_health()
+        del said["/init_weight_transfer_engine"]
+        await engine.open_transfer(UNIQUE_ID, BUCKETS)
+        with pytest.raises(EngineError, match=r"failed while it took version 8 \(the learner is gone\)"):
+            await engine.take_sent_weights(gone, version=8, recompute=False)
+        with pytest.raises(EngineError, match="version 8"):
+            await engine.check_health()
+        await engine.stop()
+
+    said = with_nccl()
+    with recorded(said) as (url, _):
+        asyncio.run(play(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
+def test_a_vllm_that_waits_for_a_learner_in_vain_is_of_no_more_use(checkpoint, tmp_path, monkeypatch):
+    async def play(engine):
+        await engine.start()
+        engine._asked = functools.partial(silent, engine._asked)
+        with pytest.raises(TransferError, match="timed out"):
+            await engine.open_transfer(UNIQUE_ID, BUCKETS)
+        with pytest.raises(EngineError, match="waits for a learner that did not come"):
+            await engine.check_health()
+
+    async def silent(asked, method, path, *rest):
+        if path == "/init_weight_transfer_engine":
+            raise EngineError("timed out") from TimeoutError()
+        return await asked(method, path, *rest)
+
+    with recorded(with_nccl()) as (url, _):
+        asyncio.run(play(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"url": ""}, "--url: --engine=stock needs it"),
-        ({"reload_dir": ""}, "--reload_dir: --engine=stock needs it"),
+        ({"reload_dir": ""}, "--reload_dir: vLLM at .* takes no weights by NCCL: name a directory"),
         ({"kv_cache_bytes": 1}, "a stock vLLM has its own"),
         ({"lora_rank": 4}, "takes all weights"),
     ],

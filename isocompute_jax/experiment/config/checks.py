@@ -106,11 +106,13 @@ def _faults(config: RunConfig) -> Iterator[str]:
             f"schedule comes to steps of {unpaid.problems} x {unpaid.group_size} rollouts when less than one of them "
             f"is left of config.max_compute = {config.max_compute}: end it before, or raise max_compute"
         )
-    if sampling.top_p != 1:
+    if sampling.top_p != 1 and not sampling.top_k:
         yield (
-            f"sampling.top_p = {sampling.top_p}: training requires 1, because truncated sampling has another "
-            "distribution than the learner scores"
+            f"sampling.top_p = {sampling.top_p}: truncated sampling has another distribution than the learner scores: "
+            "set it to 1, or set config.sampling.top_k (64, say), and the learner is told which tokens could be drawn"
         )
+    if sampling.top_k and packing.trees == "on":
+        yield "sampling.top_k is not for config.packing.trees = 'on': leave that at auto"
     if config.lora.rank and config.lora.served and config.service.push == "nccl":
         yield "lora.served = true: adapters travel by file or stream; set config.service.push to auto, shared or stream"
     if evaluation.samples and evaluation.k > evaluation.samples:

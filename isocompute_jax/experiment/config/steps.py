@@ -87,7 +87,13 @@ class SamplingConfig(Group):
     """How completions are sampled, in training and in evaluation."""
 
     temperature: float = option(1.0, "Sampling temperature, above 0.")
-    top_p: float = option(1.0, "Nucleus size; training requires 1, because the learner scores the whole distribution.")
+    top_p: float = option(1.0, "Nucleus size; below 1 training needs top_k, which bounds what a nucleus may hold.")
+    top_k: int = option(
+        0,
+        "Only so many of the most probable tokens are drawn from; 0 for all. Completions say which, and the learner "
+        "scores each token among these (docs/method.md); in process, or by a stock vLLM.",
+        low=0,
+    )
     max_prompt_tokens: int = option(
         9, "Longest prompt, in tokens; a longer one is an error. The default is the embedded task's.", low=1
     )

@@ -94,6 +94,7 @@ def identity_of(
         "max_tokens": order.sampling.max_tokens,
         "stop_tokens": list(order.prompts.tokenizer.eos_ids),
         "seed": order.seed,
+        **({"top_k": order.sampling.top_k} if order.sampling.top_k else {}),
         **({"thinking": dataclasses.asdict(thinking)} if thinking.high else {}),
         **({"reward": reward} if reward else {}),
     }

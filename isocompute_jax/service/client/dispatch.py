@@ -64,7 +64,7 @@ class Dispatcher:
     """Sends groups to members and delivers what comes back; made and used on one running event loop.
 
     Args:
-      sender, routing, turn_tokens: as of `fleet.RemoteSampler`.
+      sender, routing, support, turn_tokens: as of `fleet.RemoteSampler`.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
     """
@@ -74,6 +74,7 @@ class Dispatcher:
         sender: Sender,
         *,
         routing: bool,
+        support: bool,
         turn_tokens: int,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
@@ -101,6 +102,7 @@ class Dispatcher:
             lack=functools.partial(
                 lack,
                 routing=routing,
+                support=support,
                 turn_tokens=turn_tokens,
                 token_versions=self._in_flight in ("continue", "recompute"),
             ),

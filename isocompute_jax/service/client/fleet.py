@@ -44,6 +44,7 @@ class RemoteSampler:
       sender: brings weights to the servers; closed with the sampler. Of several learner hosts this is the first, and
         the others have a `ShareSender`.
       routing: whether the learner needs the experts that tokens went to; servers that do not say them end the run.
+      support: the same of which tokens could be drawn.
       turn_tokens: longest prompt and completion together, of rollouts that are drawn in turns (`sampling.turns`);
         servers that know no turns, or hold less, end the run. 0 where none are.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
@@ -57,6 +58,7 @@ class RemoteSampler:
         sender: Sender,
         *,
         routing: bool = False,
+        support: bool = False,
         turn_tokens: int = 0,
         interrupted: Callable[[], bool] = lambda: False,
         report: Callable[[FleetHealth], None] = lambda health: None,
@@ -75,6 +77,7 @@ class RemoteSampler:
             Dispatcher,
             sender,
             routing=routing,
+            support=support,
             turn_tokens=turn_tokens,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,

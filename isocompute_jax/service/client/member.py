@@ -54,17 +54,22 @@ def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
     return ""
 
 
-def lack(status: pb.StatusReply, *, routing: bool, turn_tokens: int, token_versions: bool) -> str:
+def lack(status: pb.StatusReply, *, routing: bool, support: bool, turn_tokens: int, token_versions: bool) -> str:
     """What the run needs and the server, by its `status`, cannot do, and the remedy; empty for nothing.
 
-    It may need the experts that tokens went to (`routing`), room for `turn_tokens`, the longest prompt and completion
-    of rollouts drawn in turns (0 where none are), and which weights drew each token (`token_versions`), as these may
-    change meanwhile.
+    It may need the experts that tokens went to (`routing`), which tokens could be drawn (`support`), room for
+    `turn_tokens`, the longest prompt and completion of rollouts drawn in turns (0 where none are), and which weights
+    drew each token (`token_versions`), as these may change meanwhile.
     """
     if routing and not status.routing:
         return (
             f"does not say which experts it chose, and {CONFIG.loss.routing} asks for them: start it with --routing, "
             f"which the engine jax has, or set {CONFIG.loss.routing} to 'own'"
+        )
+    if support and not status.support:
+        return (
+            f"does not say which tokens could be drawn, and {CONFIG.sampling.top_k} asks for them: set it to 0 and "
+            f"{CONFIG.sampling.top_p} to 1, or take a stock vLLM (--engine=stock) with --return-sampling-mask"
         )
     if turn_tokens and not status.turns:
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
 }
 FRAME_BYTES = 16
 """What a completion's tag and length take in the message that holds it, at most."""
-EXPERT = np.dtype("<i2")
+EXPERT, TOKEN = np.dtype("<i2"), np.dtype("<i4")
 FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
 
 _LEN, _FIXED64 = 2, 1
@@ -58,23 +59,27 @@ def request_to_message(
         first_rollout=request.first_rollout,
         turn=request.turn,
         budgets=request.budgets,
+        top_k=request.params.top_k,
     )
 
 
 def completion_to_message(index: int, completion: Completion) -> pb.Completion:
     """One finished rollout."""
-    routing = {}
+    more: dict[str, Any] = {}
     if completion.experts is not None:
         _, layers, active = completion.experts.shape
         experts = completion.experts.astype(EXPERT).tobytes()
-        routing = {"experts": experts, "expert_layers": layers, "experts_per_token": active}
+        more = {"experts": experts, "expert_layers": layers, "experts_per_token": active}
+    if completion.support is not None:
+        width = completion.support.shape[1]
+        more |= {"support": completion.support.astype(TOKEN).tobytes(), "support_width": width}
     return pb.Completion(
         index=index,
         tokens=completion.tokens.tolist(),
         logprobs=completion.logprobs.tolist(),
         finish_reason=FINISH_REASONS[completion.finish_reason],
         spans=[pb.VersionSpan(version=v, length=n) for v, n in version_spans(completion.policy_versions)],
-        **routing,
+        **more,
     )
 
 
@@ -111,6 +116,7 @@ def message_to_completion(message: pb.Completion) -> Completion:
         np.repeat(np.array([span.version for span in message.spans], np.int32), spans),
         FINISHED[message.finish_reason],
         _experts(message),
+        _support(message),
     )
 
 
@@ -126,6 +132,18 @@ def _experts(message: pb.Completion) -> np.ndarray | None:
         )
     shape = (len(message.experts) // of_token, message.expert_layers, message.experts_per_token)
     return np.frombuffer(message.experts, EXPERT).reshape(shape)
+
+
+def _support(message: pb.Completion) -> np.ndarray | None:
+    """[tokens, width] ids, or None where the server does not say it."""
+    if not message.HasField("support"):
+        return None
+    if len(message.support) != TOKEN.itemsize * len(message.tokens) * message.support_width:
+        raise ValueError(
+            f"completion {message.index} has {len(message.support)} bytes of what could be drawn, for "
+            f"{len(message.tokens)} tokens of {message.support_width}"
+        )
+    return np.frombuffer(message.support, TOKEN).reshape(len(message.tokens), message.support_width)
 
 
 def version_spans(versions: np.ndarray) -> list[tuple[int, int]]:

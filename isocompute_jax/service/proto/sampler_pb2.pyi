@@ -28,7 +28,7 @@ IN_FLIGHT_CONTINUE: InFlight
 IN_FLIGHT_RECOMPUTE: InFlight
 
 class SampleRequest(_message.Message):
-    __slots__ = ("group_id", "problem_id", "seed", "step", "prompt_tokens", "group_size", "temperature", "top_p", "max_tokens", "stop_token_ids", "session", "policy_version", "first_rollout", "turn", "budgets")
+    __slots__ = ("group_id", "problem_id", "seed", "step", "prompt_tokens", "group_size", "temperature", "top_p", "max_tokens", "stop_token_ids", "session", "policy_version", "first_rollout", "turn", "budgets", "top_k")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class SampleRequest(_message.Message):
     FIRST_ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     problem_id: str
     seed: int
@@ -59,7 +60,8 @@ class SampleRequest(_message.Message):
     first_rollout: int
     turn: int
     budgets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group_id: _Optional[str] = ..., problem_id: _Optional[str] = ..., seed: _Optional[int] = ..., step: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., session: _Optional[str] = ..., policy_version: _Optional[int] = ..., first_rollout: _Optional[int] = ..., turn: _Optional[int] = ..., budgets: _Optional[_Iterable[int]] = ...) -> None: ...
+    top_k: int
+    def __init__(self, group_id: _Optional[str] = ..., problem_id: _Optional[str] = ..., seed: _Optional[int] = ..., step: _Optional[int] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., session: _Optional[str] = ..., policy_version: _Optional[int] = ..., first_rollout: _Optional[int] = ..., turn: _Optional[int] = ..., budgets: _Optional[_Iterable[int]] = ..., top_k: _Optional[int] = ...) -> None: ...
 
 class VersionSpan(_message.Message):
     __slots__ = ("version", "length")
@@ -70,7 +72,7 @@ class VersionSpan(_message.Message):
     def __init__(self, version: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("index", "tokens", "logprobs", "finish_reason", "spans", "experts", "expert_layers", "experts_per_token")
+    __slots__ = ("index", "tokens", "logprobs", "finish_reason", "spans", "experts", "expert_layers", "experts_per_token", "support", "support_width")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +81,8 @@ class Completion(_message.Message):
     EXPERTS_FIELD_NUMBER: _ClassVar[int]
     EXPERT_LAYERS_FIELD_NUMBER: _ClassVar[int]
     EXPERTS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_WIDTH_FIELD_NUMBER: _ClassVar[int]
     index: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
@@ -87,7 +91,9 @@ class Completion(_message.Message):
     experts: bytes
     expert_layers: int
     experts_per_token: int
-    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., experts: _Optional[bytes] = ..., expert_layers: _Optional[int] = ..., experts_per_token: _Optional[int] = ...) -> None: ...
+    support: bytes
+    support_width: int
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., experts: _Optional[bytes] = ..., expert_layers: _Optional[int] = ..., experts_per_token: _Optional[int] = ..., support: _Optional[bytes] = ..., support_width: _Optional[int] = ...) -> None: ...
 
 class SampleReply(_message.Message):
     __slots__ = ("completions",)
@@ -246,7 +252,7 @@ class Devices(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "lacks", "no_token_versions", "devices", "draining", "nccl")
+    __slots__ = ("model", "engine", "engine_version", "incarnation", "host_id", "session", "version", "serving", "running_groups", "waiting_groups", "tokens_generated", "uptime_s", "limits", "tensors", "vocab_size", "taken", "routing", "turns", "lacks", "no_token_versions", "devices", "draining", "nccl", "support")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +276,7 @@ class StatusReply(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     NCCL_FIELD_NUMBER: _ClassVar[int]
+    SUPPORT_FIELD_NUMBER: _ClassVar[int]
     model: str
     engine: str
     engine_version: str
@@ -293,7 +300,8 @@ class StatusReply(_message.Message):
     devices: Devices
     draining: bool
     nccl: str
-    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ..., nccl: _Optional[str] = ...) -> None: ...
+    support: bool
+    def __init__(self, model: _Optional[str] = ..., engine: _Optional[str] = ..., engine_version: _Optional[str] = ..., incarnation: _Optional[str] = ..., host_id: _Optional[str] = ..., session: _Optional[str] = ..., version: _Optional[int] = ..., serving: _Optional[bool] = ..., running_groups: _Optional[int] = ..., waiting_groups: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., uptime_s: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., vocab_size: _Optional[int] = ..., taken: _Optional[bool] = ..., routing: _Optional[bool] = ..., turns: _Optional[bool] = ..., lacks: _Optional[_Iterable[str]] = ..., no_token_versions: _Optional[bool] = ..., devices: _Optional[_Union[Devices, _Mapping]] = ..., draining: _Optional[bool] = ..., nccl: _Optional[str] = ..., support: _Optional[bool] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("group_ids",)

@@ -200,6 +200,7 @@ def checked_request(message: pb.SampleRequest, facts: EngineFacts) -> SampleRequ
                 temperature=message.temperature if message.HasField("temperature") else 1.0,
                 top_p=message.top_p if message.HasField("top_p") else 1.0,
                 max_tokens=longest,
+                top_k=message.top_k,
             ),
             stop_tokens=tuple(message.stop_token_ids),
             budgets=tuple(budgets) or None,

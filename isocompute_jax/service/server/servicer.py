@@ -199,6 +199,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             vocab_size=facts.vocab_size,
             taken=self._taken,
             routing=facts.routing,
+            support=facts.support,
             turns=True,
             lacks=facts.lacks,
             no_token_versions=not facts.token_versions,

@@ -12,7 +12,7 @@ from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
-NOTHING = {"routing": False, "turn_tokens": 0, "token_versions": False}
+NOTHING = {"routing": False, "support": False, "turn_tokens": 0, "token_versions": False}
 STATUS = dict(engine="vllm", engine_version="0.26.0", limits=pb.Limits(max_model_len=64))
 
 
@@ -66,6 +66,8 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
         ({"turn_tokens": 64}, {"turns": True}, ""),
         ({"turn_tokens": 65}, {"turns": True}, "--max_model_len=65"),
         ({"routing": True}, {}, "start it with --routing"),
+        ({"support": True}, {}, "does not say which tokens could be drawn, and config.sampling.top_k asks"),
+        ({"support": True}, {"support": True}, ""),
     ],
 )
 def test_what_is_lacking_is_said(needs, status, said):

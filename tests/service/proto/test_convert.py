@@ -34,6 +34,7 @@ def completions(draw) -> Completion:
         policy_versions=np.array(versions, np.int32),
         finish_reason=draw(st.sampled_from(["stop", "length"])),
         experts=experts if draw(st.booleans()) else None,
+        support=np.arange(3 * length, dtype=np.int32).reshape(length, 3) - 1 if draw(st.booleans()) else None,
     )
 
 
@@ -56,9 +57,11 @@ def test_completions_round_trip(completion, index):
         ours, theirs = getattr(completion, field), getattr(back, field)
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
-    assert (completion.experts is None) == (back.experts is None)
-    if completion.experts is not None:
-        np.testing.assert_array_equal(completion.experts, back.experts)
+    for ours, theirs in ((completion.experts, back.experts), (completion.support, back.support)):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @given(
@@ -77,7 +80,7 @@ def test_completions_round_trip(completion, index):
 def test_requests_round_trip(
     prompt, stop, group_size, seed, step, temperature, top_p, max_tokens, turn, first_rollout, data
 ):
-    params = SamplingParams(temperature, top_p, max_tokens)
+    params = SamplingParams(temperature, top_p, max_tokens, top_k=max_tokens - 1)
     budgets = None
     if group_size <= 8:
         budgets = tuple(data.draw(st.lists(st.integers(1, max_tokens), min_size=group_size, max_size=group_size)))
@@ -126,6 +129,7 @@ WHOLE = {"tokens": [1, 2], "logprobs": [0.0, 0.0], "spans": [pb.VersionSpan(leng
         {"tokens": [1, 2], "logprobs": [0.0, 0.0], "spans": [pb.VersionSpan(length=2)], "finish_reason": 0},
         {**WHOLE, "experts": b"123", "expert_layers": 1, "experts_per_token": 1},
         {**WHOLE, "experts": b"1234"},
+        {**WHOLE, "support": b"1234", "support_width": 1},
         {},
     ],
 )

@@ -289,6 +289,14 @@ def test_a_mixture_says_where_tokens_went_where_it_is_told_to(tmp_path):
         np.testing.assert_array_equal(ours.experts, theirs.experts)
 
 
+def test_a_top_k_is_refused(directory):
+    async def use(engine):
+        with pytest.raises(InputError, match="top_k = 3: the engine jax draws from all tokens"):
+            await collect(engine, make_group("p", params=SamplingParams(1.0, 0.9, 4, top_k=3)))
+
+    serve(make_engine(directory), use)
+
+
 @pytest.mark.parametrize(
     ("temperature", "top_p"), [(5e-324, 1.0), (1e308, 1.0), (float("inf"), 1.0), (1.0, 1e-300), (1.0, 1e-40)]
 )

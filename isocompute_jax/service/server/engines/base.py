@@ -67,14 +67,15 @@ class StockSettings(EngineSettings):
 
     url: str = option("", "stock: address of the vLLM server, such as http://gpu-1:8000.")
     reload_dir: str = option(
-        "", "stock: directory for new weights, that vLLM reads by the same path: of one machine, or of shared storage."
+        "",
+        "stock: directory for new weights, that vLLM reads by the same path: of one machine, or of shared storage. Not "
+        "needed where they come by NCCL.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("url", "reload_dir"):
-            if not getattr(self, name):
-                raise InputError(f"--{name}: --engine=stock needs it")
+        if not self.url:
+            raise InputError("--url: --engine=stock needs it")
         for name in ("max_model_len", "kv_cache_bytes"):
             if getattr(self, name) is not None:
                 raise InputError(f"--{name}: a stock vLLM has its own: give the flag to `vllm serve`")
@@ -147,6 +148,7 @@ class EngineFacts:
     devices: int  # all of one kind
     device_kind: str  # as their maker calls them; `cpu` for processors
     routing: bool = False  # completions say the experts that their tokens went to
+    support: bool = False  # those of groups with `top_k` say which tokens could be drawn
     token_versions: bool = True  # completions say which weights drew each token, should these change meanwhile
     nccl: str = ""  # the version by which its ranks, one on each device, can be sent weights; empty where they cannot
     lacks: tuple[str, ...] = ()  # what the installed version of its library cannot do, as `name: what that means`

@@ -85,10 +85,12 @@ class JaxEngine:
     async def generate(self, request: SampleRequest) -> AsyncGenerator[list[tuple[int, Completion]], None]:
         """As `Engine.generate` says; closing it frees the slots at the next chunk.
 
-        InputError is raised for a temperature, or a top_p, that float32 does not hold.
+        InputError is raised for a temperature, or a top_p, that float32 does not hold, and for a top_k.
         """
         await self.check_health()
         params = request.params
+        if params.top_k:
+            raise InputError(f"top_k = {params.top_k}: the engine jax draws from all tokens, or by top_p: set it to 0")
         if params.temperature < LOWEST_TEMPERATURE:
             raise InputError(
                 f"temperature = {params.temperature} is below {LOWEST_TEMPERATURE}, where float32 overflows"

@@ -6,7 +6,8 @@ r"""A plain `vllm serve` as an engine: this process is its gateway, and nothing 
 
 Rollouts are drawn by vLLM's /inference/v1/generate, each as a request of its own with a seed of its own; it says of
 each token which weights drew it. New weights are laid down as a checkpoint in a directory that both machines see, and
-`collective_rpc reload_weights` has vLLM read them, with generation paused.
+`collective_rpc reload_weights` has vLLM read them, with generation paused. A vLLM on GPUs that was started with
+`--weight-transfer-config '{"backend": "nccl"}'` is sent them by the learner itself, through vLLM's own NCCL engine.
 
 Where vLLM runs on CPUs the head of a tied model stays that of the old weights (0.32): such models are refused there. By
 vLLM's own checksums embedding and head are compared with what it should have, at the start and after the first update.
@@ -22,9 +23,10 @@ import io
 import json
 import logging
 import pathlib
+import re
 import shutil
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,26 +38,36 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.base import (
     EngineError,
     EngineFacts,
+    NotTakenError,
     StockSettings,
     check_for_vllm,
     rollout_seed,
 )
-from isocompute_jax.service.server.engines.vllm.environment import TIED_HEAD, read_config, resolve_dtype, tensor_specs
+from isocompute_jax.service.server.engines.vllm.environment import (
+    TIED_HEAD,
+    init_info,
+    read_config,
+    resolve_dtype,
+    tensor_specs,
+    update_info,
+)
 from isocompute_jax.service.weights.files import WeightFile
+from isocompute_jax.service.weights.nccl import TransferError
 
 log = logging.getLogger(__name__)
 
-START_S, CALL_S, UPDATE_S = 600.0, 60.0, 1800.0
+START_S, CALL_S, JOIN_S, UPDATE_S = 600.0, 60.0, 60.0, 1800.0
 WATCH_S = 2.0
 PADDING = 64
 """vLLM fills vocabularies up to a multiple of it, with zeros."""
 EMBEDDING = "model.embed_tokens.weight"
 SAFETENSORS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+ALIKE = "VLLM_BATCH_INVARIANT"
 FLAGS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
 
 
 class StockEngine:
-    """Implements `service.server.engines.base.Engine` by a vLLM server that somebody else has started."""
+    """Implements `service.server.engines.base.ReceivingEngine` by a vLLM server that somebody else has started."""
 
     def __init__(self, settings: StockSettings):
         self._settings = settings
@@ -69,6 +81,7 @@ class StockEngine:
         self._open.set()
         self._updates = 0
         self._version = 0
+        self._buckets: tuple[tuple[TensorSpec, ...], ...] | None = None  # of an open communicator
         self.tokens_generated = 0
 
     @property
@@ -89,7 +102,8 @@ class StockEngine:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx2.AsyncClient(timeout=CALL_S, limits=limits, base_url=self._settings.url.rstrip("/"))
         await self._reached()
-        config = await self._config()
+        info = await self._info()
+        config = info["vllm_config"]
         model, device = config["model_config"], config["device_config"]["device"]
         tensors = self._tensors(model, device)
         [listed] = (await self._asked("GET", "/v1/models"))["data"][:1]
@@ -109,7 +123,15 @@ class StockEngine:
             devices=devices,
             device_kind=device,
             routing=routing,
+            support=bool(model.get("return_sampling_mask")),
+            nccl="" if device == "cpu" else _nccl(info),
+            lacks=() if info.get("vllm_env", {}).get(ALIKE) else (_NOT_ALIKE,),
         )
+        if not (self._settings.reload_dir or self._facts.nccl):
+            raise InputError(
+                f"--reload_dir: vLLM at {self._settings.url} takes no weights by NCCL: name a directory, that both "
+                "machines see, for it to read them from"
+            )
         self._places = asyncio.Semaphore(config["scheduler_config"]["max_num_seqs"])
         await self._probe()
         if self._settings.load:
@@ -134,17 +156,17 @@ class StockEngine:
                     said = True
                 await asyncio.sleep(WATCH_S)
 
-    async def _config(self) -> dict[str, Any]:
-        """Its settings. Raises InputError where they are not for training."""
+    async def _info(self) -> dict[str, Any]:
+        """Its settings and surroundings. Raises InputError where they are not for training."""
         url = self._settings.url
         try:
-            config = (await self._asked("GET", "/server_info?config_format=json"))["vllm_config"]
+            info = await self._asked("GET", "/server_info?config_format=json")
         except EngineError as error:
             raise InputError(
                 f"--url={url}: it has no /server_info ({error}): start vLLM with VLLM_SERVER_DEV_MODE=1 in its "
                 "environment"
             ) from error
-        model = config["model_config"]
+        model = info["vllm_config"]["model_config"]
         wanted = {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
         for name, value in wanted.items():
             if model[name] != value:
@@ -157,7 +179,7 @@ class StockEngine:
             raise InputError(
                 f"--url={url}: vLLM serves the model quantised, by {model['quantization']}: serve it as it is"
             )
-        return config
+        return info
 
     def _tensors(self, model: Mapping[str, Any], device: str) -> tuple[TensorSpec, ...]:
         """What updates must have. Raises InputError for settings and models that cannot be served so."""
@@ -176,7 +198,8 @@ class StockEngine:
 
     async def _probe(self) -> None:
         """Draws a token, and looks whether everything is said of it that a run needs."""
-        body = {"token_ids": [0], "sampling_params": {"max_tokens": 1, "logprobs": 0, "ignore_eos": True}}
+        asked = {"max_tokens": 1, "logprobs": 0, "ignore_eos": True, "top_k": int(self.facts.support)}
+        body = {"token_ids": [0], "sampling_params": asked}
         try:
             answer = await self._asked("POST", "/inference/v1/generate", body)
             _completion(answer, versions=("0",))
@@ -203,6 +226,10 @@ class StockEngine:
         """As `Engine.generate` says; InputError is raised where vLLM would draw from another distribution."""
         await self.check_health()
         check_for_vllm(request)
+        if self.facts.support and not request.params.top_k:
+            raise InputError(
+                "top_k = 0: a vLLM with --return-sampling-mask draws only with one: set config.sampling.top_k"
+            )
         tasks = [asyncio.create_task(self._draw(request, index)) for index in range(request.group_size)]
         try:
             for finished in asyncio.as_completed(tasks):
@@ -217,6 +244,7 @@ class StockEngine:
         asked = {
             "temperature": params.temperature,
             "top_p": params.top_p,
+            "top_k": params.top_k,
             "max_tokens": request.budget(index),
             "seed": rollout_seed(request, index),
             "stop_token_ids": list(request.stop_tokens),
@@ -238,34 +266,85 @@ class StockEngine:
 
     async def update_weights(self, weights: WeightFile, *, version: int, recompute: bool) -> float:
         """As `Engine.update_weights` says; it is not interrupted half-way when the caller is cancelled."""
-        return await asyncio.shield(asyncio.create_task(self._update(weights, version, recompute)))
+        return await asyncio.shield(asyncio.create_task(self._reload(weights, version, recompute)))
 
-    async def _update(self, weights: WeightFile, version: int, recompute: bool) -> float:
+    async def _reload(self, weights: WeightFile, version: int, recompute: bool) -> float:
+        if not self._settings.reload_dir:
+            raise NotTakenError("--reload_dir: the gateway has none, and takes weights by NCCL alone")
+        path = pathlib.Path(self._settings.reload_dir).resolve() / f"version-{version}"
+
+        async def load() -> None:
+            reload = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
+            await self._asked("POST", "/collective_rpc", reload, UPDATE_S)
+
         async with self._updating:
             await self.check_health()
-            path = pathlib.Path(self._settings.reload_dir).resolve() / f"version-{version}"
-            await asyncio.to_thread(write_checkpoint, path, self._settings.model, weights)
-            began = time.perf_counter()
-            self._open.clear()
             try:
-                await self._asked("POST", "/pause?mode=keep")
-                self._updates += 1
-                again = "?reset_running_requests=true" if recompute else ""
-                await self._asked("POST", f"/reset_prefix_cache{again}")
-                reload = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
-                await self._asked("POST", "/collective_rpc", reload, UPDATE_S)
-                await self._asked("POST", "/update_weight_version", {"new_version": str(version)})
-                self._version = version
-                await self._asked("POST", "/resume")
-                stopped = time.perf_counter() - began
+                await asyncio.to_thread(write_checkpoint, path, self._settings.model, weights)
+                stopped = await self._update(load, version, recompute)
                 if self._updates == 1:
                     await self._compare(_in_file(weights), f"vLLM did not take version {version}")
                 return stopped
             except EngineError as error:
-                raise self._fail(f"vLLM failed while it took version {version} ({error})") from error
+                raise self._fail(str(error)) from error
             finally:
-                self._open.set()
                 await asyncio.to_thread(shutil.rmtree, path, True)
+
+    async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
+        """As `ReceivingEngine.open_transfer` says. A vLLM that then waits for a learner in vain is of no more use."""
+        async with self._updating:
+            await self.check_health()
+            self._buckets = None
+            await self._asked("POST", "/pause?mode=keep")
+            body = {"init_info": init_info(unique_id, 1 + self.facts.devices, buckets)}
+            try:
+                await self._asked("POST", "/init_weight_transfer_engine", body, JOIN_S)
+            except EngineError as error:
+                if error.__cause__ is not None:  # no answer, and none will come
+                    self._fail(f"vLLM waits for a learner that did not come ({error}): start it again")
+                raise TransferError(str(error)) from error
+            self._buckets = buckets
+            await self._asked("POST", "/resume")
+
+    async def take_sent_weights(
+        self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
+    ) -> float:
+        """As `ReceivingEngine.take_sent_weights` says, but that it has failed where not everything came."""
+
+        async def load() -> None:
+            await self._asked("POST", "/start_weight_update")
+            await receiving()
+            for bucket in self._buckets or ():
+                await self._asked("POST", "/update_weights", {"update_info": update_info(bucket)})
+            await self._asked("POST", "/finish_weight_update")
+
+        async def taken() -> float:
+            async with self._updating:
+                await self.check_health()
+                return await self._update(load, version, recompute)
+
+        return await asyncio.shield(asyncio.create_task(taken()))
+
+    async def _update(self, load: Callable[[], Awaitable[None]], version: int, recompute: bool) -> float:
+        """Has vLLM `load` new weights while it draws nothing; the seconds that takes. It has failed if they fail."""
+        began = time.perf_counter()
+        self._open.clear()
+        try:
+            await self._asked("POST", "/pause?mode=keep")
+            self._updates += 1
+            again = "?reset_running_requests=true" if recompute else ""
+            await self._asked("POST", f"/reset_prefix_cache{again}")
+            await load()
+            await self._asked("POST", "/update_weight_version", {"new_version": str(version)})
+            self._version = version
+            await self._asked("POST", "/resume")
+            return time.perf_counter() - began
+        except Exception as error:  # of a learner that is gone, too
+            raise self._fail(
+                f"vLLM failed while it took version {version} ({error or type(error).__name__})"
+            ) from error
+        finally:
+            self._open.set()
 
     async def check_health(self) -> None:
         """Raises EngineError when vLLM is gone, or is not the one that it was."""
@@ -338,7 +417,31 @@ def _completion(answer: Mapping[str, Any], *, versions: tuple[str, ...] | None) 
     logprobs = np.array([token["logprob"] for token in content], np.float32)
     routed = choice.get("routed_experts")
     experts = None if routed is None else np.load(io.BytesIO(base64.b64decode(routed)), allow_pickle=False)
-    return Completion.drawn(tokens, logprobs, np.array(each, np.int32), choice["finish_reason"], experts)
+    support = _support(choice.get("sampling_mask"), len(tokens))
+    return Completion.drawn(tokens, logprobs, np.array(each, np.int32), choice["finish_reason"], experts, support)
+
+
+def _support(masks: list[list[int]] | None, length: int) -> np.ndarray | None:
+    """`Completion.support` of the ids that vLLM kept for each token. Raises EngineError: they are of other tokens."""
+    if masks is None:
+        return None
+    if len(masks) != length:
+        raise EngineError(f"vLLM gave {length} tokens with {len(masks)} sampling masks")
+    support = np.full((length, max(map(len, masks))), -1, np.int32)
+    for row, mask in zip(support, masks, strict=True):
+        row[: len(mask)] = mask
+    return support
+
+
+_NOT_ALIKE = f"same_bits: what it draws depends on what else is drawn; {ALIKE}=1 in vLLM's environment changes that"
+
+
+def _nccl(info: Mapping[str, Any]) -> str:
+    """The version of NCCL by which it can be sent weights; empty where it was not started so, or does not say it."""
+    if (info["vllm_config"].get("weight_transfer_config") or {}).get("backend") != "nccl":
+        return ""
+    found = re.search(r"nvidia-nccl-cu\d+==([\d.]+)", str(info.get("system_env", {}).get("pip_packages")))
+    return found[1] if found else ""
 
 
 def write_checkpoint(directory: pathlib.Path, model: str, weights: WeightFile) -> None:

@@ -180,7 +180,7 @@ class VllmEngine:
             await self._llm.pause_generation(mode="keep", clear_cache=False)
             self._buckets = None
             try:
-                info = self._launch.weight_transfer.init_info(unique_id, 1 + self.facts.devices, buckets)
+                info = environment.init_info(unique_id, 1 + self.facts.devices, buckets)
                 await self._in_workers("join_transfer", info)
                 self._buckets = buckets
             finally:
@@ -236,7 +236,7 @@ class VllmEngine:
                     raise TransferError("the workers are in no communicator")
                 await receiving()
                 for bucket in self._buckets:
-                    await self._in_workers("receive", self._launch.weight_transfer.update_info(bucket))
+                    await self._in_workers("receive", environment.update_info(bucket))
             except Exception as error:  # of a learner that is gone, too
                 self._check()
                 self._buckets = None

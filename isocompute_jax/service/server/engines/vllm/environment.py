@@ -5,6 +5,7 @@ Of versions that were never run `missing` finds out what they can do.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import importlib
 import importlib.metadata
@@ -19,7 +20,7 @@ import sys
 import sysconfig
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import safetensors
@@ -306,3 +307,24 @@ def _config_shapes(model: str) -> dict[str, tuple[int, ...]]:
     except (ValueError, OSError) as error:
         raise InputError(f"--model={model}: transformers knows no model of this config.json ({error})") from error
     return {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
+
+
+def init_info(unique_id: bytes, world: int, buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Any]:
+    """How a worker joins, in vLLM's terms."""
+    return {
+        "nccl_unique_id_b64": base64.b64encode(unique_id).decode(),
+        "rank_offset": 1,
+        "world_size": world,
+        "packed": True,
+        "packed_buffer_size_bytes": max(sum(tensor.nbytes for tensor in bucket) for bucket in buckets),
+        "packed_num_buffers": 1,
+    }
+
+
+def update_info(bucket: Sequence[TensorSpec]) -> dict[str, list[Any]]:
+    """What a worker is sent next, in vLLM's terms."""
+    return {
+        "names": [tensor.name for tensor in bucket],
+        "dtype_names": [tensor.dtype for tensor in bucket],
+        "shapes": [list(tensor.shape) for tensor in bucket],
+    }

@@ -222,6 +222,7 @@ def sampling_params(request: SampleRequest, index: int) -> SamplingParams:
     return SamplingParams(
         temperature=request.params.temperature,
         top_p=request.params.top_p,
+        top_k=request.params.top_k,
         max_tokens=request.budget(index),
         seed=rollout_seed(request, index),
         stop_token_ids=list(request.stop_tokens),

@@ -8,14 +8,13 @@ would not wait for each other.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import math
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from vllm.model_executor.model_loader.reload import (  # pyright: ignore[reportM
 )
 from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.weights.nccl import TransferError
 
 JOIN_S = 20.0
@@ -47,27 +45,6 @@ GRACE_S = 10.0
 """A worker that is still stuck so long after its communicator was destroyed ends, and with it the server."""
 
 BACKEND = "isocompute"
-
-
-def init_info(unique_id: bytes, world: int, buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Any]:
-    """How a worker joins, in vLLM's terms."""
-    return {
-        "nccl_unique_id_b64": base64.b64encode(unique_id).decode(),
-        "rank_offset": 1,
-        "world_size": world,
-        "packed": True,
-        "packed_buffer_size_bytes": max(sum(tensor.nbytes for tensor in bucket) for bucket in buckets),
-        "packed_num_buffers": 1,
-    }
-
-
-def update_info(bucket: Sequence[TensorSpec]) -> dict[str, list[Any]]:
-    """What a worker is sent next, in vLLM's terms."""
-    return {
-        "names": [tensor.name for tensor in bucket],
-        "dtype_names": [tensor.dtype for tensor in bucket],
-        "shapes": [list(tensor.shape) for tensor in bucket],
-    }
 
 
 class Receiver:
