@@ -119,7 +119,7 @@ def sizes_after(parts: Parts, state: LoopState) -> list[BatchSize]:
 def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[Compile]:
     """What compiles the programs of a size, in the order in which a step needs them; `learner` is abstract."""
     config, inputs, mesh = parts.config, parts.inputs, parts.inputs.mesh
-    if isinstance(parts.sampler, Compiles):
+    if isinstance(parts.sampler, Compiles) and not config.supervised:
         requests = training_requests(config, inputs.prompts, inputs.problems[: size.problems], 0, size.group_size)
         if config.block:  # a deal of one block or more to each, cut into blocks
             requests = [dataclasses.replace(request, group_size=config.block) for request in requests]
@@ -128,6 +128,11 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
         yield functools.partial(parts.sampler.compile, requests)
     yield lowered(make_schedule(config.optimizer, size.rollouts), 0)
     reference = sharding.abstract(parts.reference_params) if config.loss.reads_reference else None
+    scored = [
+        name
+        for name, it_is in (("old_logprobs", config.keeps_old_logprobs), ("reference_logprobs", config.teacher))
+        if it_is
+    ]
     frozen = None if parts.frozen is None else sharding.abstract(parts.frozen)
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)
@@ -138,9 +143,9 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
         if config.scores_first:
             whole = learner.params if frozen is None else model.with_adapters(frozen, learner.params)
             yield lowered(parts.programs.scorer, whole, tokens)
-        if config.keeps_old_logprobs:  # which lie where the weights are
-            old = jax.ShapeDtypeStruct(np.shape(blank.sampler_logprobs), np.float32, sharding=weights.sharding)
-            tokens = placed(dataclasses.replace(blank, old_logprobs=old), mesh)
+        if scored:  # before the update, and so lies where the weights do
+            like = jax.ShapeDtypeStruct(np.shape(blank.sampler_logprobs), np.float32, sharding=weights.sharding)
+            tokens = placed(dataclasses.replace(blank, **dict.fromkeys(scored, like)), mesh)
         yield lowered(
             parts.programs.train_step,
             *(learner, tokens, credit, 0.0, reference, 0.0 if config.loss.entropy_target else None, frozen),

@@ -24,6 +24,7 @@ from isocompute_jax.environments.runner import Runner
 from isocompute_jax.environments.turns import EnvironmentTurns
 from isocompute_jax.experiment.config import RunConfig, TrackConfig
 from isocompute_jax.experiment.dealing import Dealer
+from isocompute_jax.experiment.demonstrations import Demonstrations, demonstrations, with_reward_of_one
 from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.layouts import LayOut, log_larger_microbatch, make_lay_out
 from isocompute_jax.experiment.loop_state import LoopState
@@ -31,6 +32,7 @@ from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, evaluation_seed, make_requests
 from isocompute_jax.experiment.samplers import make_environment
+from isocompute_jax.experiment.teacher import Teacher, make_teacher
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer, Retention
@@ -69,7 +71,8 @@ class Parts:
     lay_outs: Callable[[BatchSize], LayOut]  # of batches of a size
     lay_out_probes: LayOut  # makes batches of what agreement checks sample.
     frozen: Params | None  # weights that adapters belong to; None where all are trained.
-    reference_params: Params | None  # of the KL term; None without it.
+    reference_params: Params | None  # of the KL term; None without it, or where a teacher is in their place.
+    teacher: Teacher | None
     sampler: Sampler
     grading: Grades
     pipeline: Pipeline  # leads batches of training rollouts to the learner.
@@ -171,6 +174,7 @@ def build(
     trained = params if lora is None else first_adapters(config, shape, params, programs.shardings)
     first = learner.init_state(trained, programs.optimizer, programs.shardings)
     retention = Retention(keep_last=config.checkpoints.keep_last, keep_best=config.checkpoints.keep_best)
+    teacher = make_teacher(config, inputs)
     checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first, retention=retention, decide=team.broadcast)
     sampler = make_sampler(
         config,
@@ -194,7 +198,8 @@ def build(
         lay_outs=functools.cache(functools.partial(lay_out_of_size, config, inputs)),
         lay_out_probes=lay_out_of_probes(config, inputs),
         frozen=None if lora is None else params,
-        reference_params=params if config.loss.kl_coef else None,
+        reference_params=params if config.loss.kl_coef and not config.teacher else None,
+        teacher=teacher,
         sampler=sampler,
         grading=graders,
         pipeline=make_pipeline(config, inputs, sampler, graders, team),
@@ -239,9 +244,13 @@ def first_adapters(config: RunConfig, shape: ModelConfig, params: Params, shardi
 def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: Grades, team: Team) -> Pipeline:
     """What leads batches of training rollouts to the learner."""
     problems, curriculum, schedule = by_id(inputs.problems), config.curriculum, config.schedule
+    source, graded = sampler, grading.submit
+    if config.supervised:
+        source = Demonstrations(demonstrations(inputs.problems, config.supervised, inputs.tokenizer))
+        graded = with_reward_of_one
     return Pipeline(
         inputs.stream,
-        GradedStream(sampler, lambda group: grading.submit(group, problems[group.problem_id])) if team.leads else None,
+        GradedStream(source, lambda group: graded(group, problems[group.problem_id])) if team.leads else None,
         functools.partial(training_requests, config, inputs.prompts),
         size_at=config.sizes.at,
         max_compute=config.max_compute,

@@ -18,6 +18,7 @@ from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler, SamplingParams
+from isocompute_jax.sampling.protocol import Source
 from isocompute_jax.tasks import Grades, Prompts
 from isocompute_jax.tasks.grading.engine import OnFailure
 
@@ -116,7 +117,7 @@ class GradedStream:
       grade: begins to grade a group.
     """
 
-    def __init__(self, sampler: Sampler, grade: Submit):
+    def __init__(self, sampler: Source, grade: Submit):
         self._sampler = sampler
         self._grade = grade
         self._done: queue.SimpleQueue[tuple[float, concurrent.futures.Future[RolloutGroup]]] = queue.SimpleQueue()
@@ -203,7 +204,7 @@ class GradedStream:
 class _Reader:
     """A thread that reads a sampler's stream to its end whenever something was submitted."""
 
-    def __init__(self, sampler: Sampler, begin: Callable[[RolloutGroup], None], fail: Callable[[BaseException], None]):
+    def __init__(self, sampler: Source, begin: Callable[[RolloutGroup], None], fail: Callable[[BaseException], None]):
         self._sampler, self._begin, self._fail = sampler, begin, fail
         self._lock = threading.Lock()  # held while something is submitted, so that `_waited` and `_more` agree
         self._more = threading.Event()

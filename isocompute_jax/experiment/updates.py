@@ -97,10 +97,16 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     old, began = [], time.perf_counter()
     if config.scores_first:
         old = [parts.score(parts.weights(state), tokens) for tokens in first]
+    if parts.teacher is not None:
+        parts.team.arrive()
+        said = [parts.teacher(tokens, groups, part, lay_out) for tokens, part in zip(first, dealt[0], strict=True)]
+        first = [dataclasses.replace(tokens, reference_logprobs=x) for tokens, x in zip(first, said, strict=True)]
     if config.loss.in_reward:
         distance, metrics = reward_penalties(parts, first, old, there)
         penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
-    jax.block_until_ready(old)  # or the update would wait for them, and its time say so
+    jax.block_until_ready(
+        (old, [tokens.reference_logprobs for tokens in first])
+    )  # or the update would wait for them, and its time say so
     scoring_s = time.perf_counter() - began
     if config.keeps_old_logprobs:
         first = [dataclasses.replace(tokens, old_logprobs=scores) for tokens, scores in zip(first, old, strict=True)]
@@ -168,14 +174,15 @@ def checksum(tree: Any) -> int:
 
 def relay(parts: Parts, tokens: Batch, first: Sequence[Batch]) -> Batch:
     """A batch with the scores that the batches `first` have of its rollouts."""
-    if first[0].old_logprobs is None:
-        return tokens
-    parts.team.arrive()
-    old = [sharding.to_host(batch.old_logprobs) for batch in first if batch.old_logprobs is not None]
-    found = moved(first, old, tokens)
-    if parts.inputs.mesh is None:  # where those of the first epoch lie: it is their program then
-        found = jax.device_put(found, jax.local_devices()[0])
-    return dataclasses.replace(tokens, old_logprobs=found)
+    for name in ("old_logprobs", "reference_logprobs"):
+        if getattr(first[0], name) is None:
+            continue
+        parts.team.arrive()
+        found = moved(first, [sharding.to_host(getattr(batch, name)) for batch in first], tokens)
+        if parts.inputs.mesh is None:  # where those of the first epoch lie: it is their program then
+            found = jax.device_put(found, jax.local_devices()[0])
+        tokens = dataclasses.replace(tokens, **{name: found})
+    return tokens
 
 
 def reward_penalties(
@@ -192,10 +199,12 @@ def reward_penalties(
     """
     loss, rollouts = parts.config.loss, int(drawn.sum())
     penalties, metrics = np.zeros(rollouts), {}
-    if loss.kl_in == "reward" and parts.reference_params is not None:
+    if loss.kl_in == "reward" and loss.kl_coef:
         kl = np.zeros(rollouts)
         for tokens, scores in zip(batches, old, strict=True):
-            reference = parts.score(parts.reference_params, tokens)
+            reference = tokens.reference_logprobs
+            if reference is None:
+                reference = parts.score(parts.reference_params, tokens)
             scores, reference = sharding.to_host(scores), sharding.to_host(reference)
             kl += rollout_sums(tokens, scores.astype(np.float64) - reference, rollouts)
         penalties += loss.kl_coef * kl

@@ -23,11 +23,12 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.learner.turn_credit import EPSILON, Turns, turn_advantages
-from isocompute_jax.options import check, described, named, option
+from isocompute_jax.options import check, described, field_of, named, option
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
 
-AdvantageScale = Literal["group_std", "batch_std", "none"]
-Baseline = Literal["group_mean", "leave_one_out"]
+AdvantageScale = Literal["group_std", "batch_std", "group_mean", "none"]
+Baseline = Literal["group_mean", "leave_one_out", "none"]
 RewardValues = Literal["as_graded", "plus_minus_one"]
 Aggregation = Literal["sequence_mean", "token_mean", "prompt_mean", "constant"]
 ZeroVariance = Literal["drop", "drop_regularizers", "regularizers_only", "keep"]
@@ -41,7 +42,7 @@ class CreditConfig:
     advantage_scale: AdvantageScale = option(
         "group_std",
         "What centred rewards are divided by: group_std, the group's standard deviation (GRPO); batch_std, that of the "
-        "batch (ScaleRL); none (Dr. GRPO).",
+        "batch (ScaleRL); group_mean, the group's mean reward (MaxRL); none (Dr. GRPO).",
     )
     aggregation: Aggregation = option(
         "token_mean",
@@ -57,7 +58,7 @@ class CreditConfig:
     baseline: Baseline = option(
         "group_mean",
         "What is subtracted from a reward: group_mean, the mean of its group (GRPO); leave_one_out, that of the other "
-        "rollouts of the group (RLOO), which makes advantages n / (n - 1) times as large.",
+        "rollouts of the group (RLOO), which makes advantages n / (n - 1) times as large; none, nothing.",
         later=True,
     )
     reward_values: RewardValues = option(
@@ -69,6 +70,8 @@ class CreditConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.baseline == "none" and self.advantage_scale != "none":
+            raise InputError(field_of(self, "baseline"), " = 'none' goes with advantage_scale='none' alone")
 
 
 @flax.struct.dataclass
@@ -285,12 +288,15 @@ def group_advantages(
       scale:
         `group_std`: sample standard deviation of the group (ddof 1) + 1e-6 (GRPO, arXiv 2402.03300);
         `batch_std`: standard deviation of the centred rewards over the kept rollouts + 1e-6 (ScaleRL, 2510.13786);
+        `group_mean`: the group's mean reward, where it is above 0 (MaxRL, 2602.02710): of rewards of 0 and 1, at a rate
+        of p, the expected gradient is (1 - (1 - p)^(n-1)) / p times that of p: of log p, its series cut after n - 1;
         `none`: 1 (Dr. GRPO, 2503.20783).
         All of them are of rewards less the group's mean, whatever the baseline.
       baseline:
         `group_mean`: the mean of the group (GRPO);
         `leave_one_out`: that of its other rollouts (RLOO, 2402.14740), which does not depend on r_i, so that the
-        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all), n being the group's size.
+        gradient is unbiased: r_i - mean of the others = n / (n - 1) x (r_i - mean of all), n being the group's size;
+        `none`: 0, so that a group may be of one.
       drawn: [P, G] as in `credit`.
 
     Returns:
@@ -304,12 +310,14 @@ def group_advantages(
     rewards = _finite(rewards, "reward", "group_advantages")
     values = np.asarray(rewards, np.float64)
     sizes = _sizes(values, drawn)
-    centred = values - _group_sums(values, drawn) / sizes
+    means = _group_sums(values, drawn) / sizes
+    centred = values - means
     # The mean of equal rewards is rounded, and the rounding error over its own deviation would pass for a signal.
     centred[zero_variance(rewards, drawn)] = 0.0
     there = np.broadcast_to(True, values.shape) if drawn is None else drawn
     centred[~there] = 0.0
-    scaled = centred / named(SCALES, scale, "scale")(centred, np.asarray(keep), there)
+    shifted = np.where(there, values, 0.0) if baseline == "none" else centred
+    scaled = shifted / named(SCALES, scale, "scale")(centred, means, np.asarray(keep), there)
     return (scaled * named(BASELINES, baseline, "baseline")(sizes)).astype(np.float32)
 
 
@@ -356,30 +364,33 @@ def _sizes(values: np.ndarray, drawn: Bool[np.ndarray, "P G"] | None) -> Any:
 
 
 def _group_std(
-    centred: Float[np.ndarray, "P G"], _keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
+    centred: Float[np.ndarray, "P G"], _means: np.ndarray, _keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
 ) -> Float[np.ndarray, "P 1"]:
     others = np.maximum(drawn.sum(axis=1, keepdims=True) - 1, 1)
     return np.sqrt(_group_sums(centred**2, drawn) / others) + EPSILON
 
 
 def _batch_std(
-    centred: Float[np.ndarray, "P G"], keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
+    centred: Float[np.ndarray, "P G"], _means: np.ndarray, keep: Bool[np.ndarray, "P"], drawn: Bool[np.ndarray, "P G"]
 ) -> Float[np.ndarray, "1"]:
     # Centred rewards have mean zero within every group, hence over any set of whole groups.
     squares = centred[keep][drawn[keep]] ** 2
     return np.sqrt(_ordered_sum(squares, axis=0) / max(squares.size, 1)) + EPSILON
 
 
-SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+SCALES: Mapping[AdvantageScale, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "group_std": _group_std,
     "batch_std": _batch_std,
-    "none": lambda _centred, _keep, _drawn: np.ones(1),
+    "group_mean": lambda _centred, means, _keep, _drawn: np.where(means > 0, means, 1.0),
+    "none": lambda _centred, _means, _keep, _drawn: np.ones(1),
 }
-"""The divisor of centred rewards [P, G], given which groups [P] are kept and which rollouts [P, G] there are."""
+"""The divisor of centred rewards [P, G], given the means [P, 1], which groups [P] are kept and which rollouts [P, G]
+there are."""
 
 BASELINES: Mapping[Baseline, Callable[[Any], Any]] = {
     "group_mean": lambda _size: 1.0,
     "leave_one_out": lambda size: size / (size - 1),
+    "none": lambda _size: 1.0,
 }
 """The factor by which rewards less a baseline exceed rewards less the mean of a group of so many."""
 

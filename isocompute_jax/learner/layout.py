@@ -23,8 +23,25 @@ from isocompute_jax.model import UNKNOWN
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 
 
+class RolloutRows:
+    """A batch in which each rollout has a last axis of its own."""
+
+    mask: Any
+    rollout: Any
+
+    @property
+    def segments(self) -> None:
+        """Rollouts that share the last axis (see `losses`): none do."""
+        return None
+
+    def credit_of_tokens(self, credited: Credit) -> Credit:
+        """Credit of each token of a micro-batch, [N, R, 1] or [N, R, T]."""
+        mask = jnp.asarray(self.mask, jnp.int32)
+        return credited.of_tokens(jnp.asarray(self.rollout), jnp.cumsum(mask, axis=-1) - mask)
+
+
 @flax.struct.dataclass
-class TokenBatch:
+class TokenBatch(RolloutRows):
     """One batch, cut into M micro-batches of N rows of R rollouts of T tokens; S prompt tokens.
 
     A micro-batch is the same without the leading M; that is what a score function sees.
@@ -41,6 +58,8 @@ class TokenBatch:
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     # of the learner before the update; None when the batch is used once, on-policy
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    # of a teacher that the KL term is towards; None where that is the reference parameters' policy
+    reference_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
     # experts that the sampler chose for the prompt's tokens, `UNKNOWN` where it did not say; None when it was not asked
     prompt_experts: Int[Array | np.ndarray, "*M N S L A"] | None = None
     # the same of the completions' tokens; the last is never read
@@ -59,16 +78,6 @@ class TokenBatch:
         before = jnp.asarray(self.experts)[:, :, :-1]
         last = jnp.asarray(self.prompt_experts)[:, None, -1:]
         return jnp.concatenate([jnp.broadcast_to(last, (*before.shape[:2], 1, *before.shape[3:])), before], axis=2)
-
-    @property
-    def segments(self) -> None:
-        """Rollouts that share the last axis (see `losses`): none do."""
-        return None
-
-    def credit_of_tokens(self, credited: Credit) -> Credit:
-        """Credit of each token of a micro-batch, [N, R, 1] or [N, R, T]."""
-        mask = jnp.asarray(self.mask, jnp.int32)
-        return credited.of_tokens(jnp.asarray(self.rollout), jnp.cumsum(mask, axis=-1) - mask)
 
     def metrics(self, shards: int = 1) -> dict[str, float | int]:
         """What a line of metrics says of the padding of a step, from the host's arrays.

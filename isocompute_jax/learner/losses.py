@@ -20,10 +20,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from isocompute_jax.options import named
 
-PolicyLoss = Literal["reinforce", "clipped", "gspo", "cispo"]
+PolicyLoss = Literal["reinforce", "clipped", "gspo", "cispo", "dppo_tv", "dppo_kl", "sapo", "none"]
 KLEstimator = Literal["k1", "k2", "k3"]
 CorrectionLevel = Literal["token", "sequence"]
-CorrectionMode = Literal["truncate", "mask", "off"]
+CorrectionMode = Literal["truncate", "mask", "kpop", "off"]
 
 
 # --- ratios
@@ -80,6 +80,21 @@ def _bounded_exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Arr
 
 def _log_of_largest(dtype: np.dtype) -> float:
     return float(np.floor(10 * np.log(float(jnp.finfo(dtype).max))) / 10)
+
+
+def binary_kl(logprobs: Float[Array, "..."], other: Float[Array, "..."]) -> Float[Array, "..."]:
+    """KL(p || q) of two outcomes, this token or another: p log(p / q) + (1 - p) log((1 - p) / (1 - q)), p = exp(lp).
+
+    A lower bound of the KL of the whole distributions. Probabilities are taken for at most exp(-1e-6): no infinities.
+    """
+    log_p, log_q = (jnp.minimum(x, -1e-6) for x in (logprobs, other))
+    rest_p, rest_q = (jnp.log(-jnp.expm1(x)) for x in (log_p, log_q))
+    return jnp.exp(log_p) * (log_p - log_q) - jnp.expm1(log_p) * (rest_p - rest_q)
+
+
+def binary_tv(logprobs: Float[Array, "..."], other: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The total variation of the same: |p - q|."""
+    return jnp.abs(jnp.exp(logprobs) - jnp.exp(other))
 
 
 # --- policy-gradient terms
@@ -171,11 +186,12 @@ class PolicyGradient(Protocol):
         advantages: Float[Array, "... #T"],
         *,
         segments: Int[Array, "... T"] | None = None,
-        clip_low: float,
-        clip_high: float,
-        dual_clip: float = math.inf,
+        **bounds: float,
     ) -> PolicyTerms:
-        """Terms of every token; `denominator` are the log-probabilities that the ratio divides by."""
+        """Terms of every token; `denominator` are the log-probabilities that the ratio divides by.
+
+        `bounds` are `clip_low`, `clip_high` and `dual_clip`; those of sapo `tau_positive` and `tau_negative`.
+        """
         ...
 
 
@@ -228,11 +244,75 @@ def cispo(
     return PolicyTerms(cispo_loss(logprobs, ratio, advantages, **clips), ratio, cap_binds(ratio, advantages, **clips))
 
 
+def dppo_tv(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **bounds: Any) -> PolicyTerms:
+    """-rho A, no gradient from what moves away where total variation is above a bound (DPPO, arXiv 2602.04879).
+
+    The bounds are `clip_high` where A > 0 and `clip_low` where A < 0, 0.15 in the paper. A token moves away whose rho
+    is above 1 with A > 0, or below 1 with A < 0. The paper's rho is to the sampler's policy: ratio_from=sampler.
+    """
+    return _within_divergence(binary_tv, logprobs, denominator, mask, advantages, **bounds)
+
+
+def dppo_kl(logprobs: Array, denominator: Array, mask: Array, advantages: Array, **bounds: Any) -> PolicyTerms:
+    """The same with `binary_kl(old, new)`, 0.05 in the paper."""
+    return _within_divergence(lambda new, old: binary_kl(old, new), logprobs, denominator, mask, advantages, **bounds)
+
+
+def _within_divergence(
+    divergence: Callable[[Array, Array], Array],
+    logprobs: Array,
+    denominator: Array,
+    mask: Array,
+    advantages: Array,
+    *,
+    clip_low: float,
+    clip_high: float,
+    **_unused: Any,
+) -> PolicyTerms:
+    ratio = masked_ratio(logprobs, denominator, mask)
+    new, old = (jax.lax.stop_gradient(jnp.where(mask, x, 0.0)) for x in (logprobs, denominator))
+    far = divergence(new, old) > jnp.where(advantages > 0, clip_high, clip_low)
+    cut = far & (jnp.sign(new - old) == jnp.sign(advantages)) & (advantages != 0)
+    return PolicyTerms(-jnp.where(cut, jax.lax.stop_gradient(ratio), ratio) * advantages, ratio, cut)
+
+
+def sapo(
+    logprobs: Array,
+    denominator: Array,
+    mask: Array,
+    advantages: Array,
+    *,
+    tau_positive: float,
+    tau_negative: float,
+    **_unused: Any,
+) -> PolicyTerms:
+    """-(4 / tau) sigmoid(tau (rho - 1)) A: a soft gate in place of a clip (SAPO, arXiv 2511.20347).
+
+    tau is `tau_positive` where A > 0, else `tau_negative`; 1 and 1.05 in the paper. At rho = 1 the gradient is that of
+    -rho A, and it fades as rho leaves 1 on either side.
+    """
+    ratio = masked_ratio(logprobs, denominator, mask)
+    tau = jnp.where(advantages > 0, tau_positive, tau_negative)
+    return PolicyTerms(-4.0 / tau * jax.nn.sigmoid(tau * (ratio - 1.0)) * advantages, ratio, jnp.zeros_like(mask))
+
+
+def no_policy_gradient(
+    logprobs: Array, denominator: Array, mask: Array, advantages: Array, **_unused: Any
+) -> PolicyTerms:
+    """0: rewards do nothing, and the KL term is all that is learned from (distillation)."""
+    ratio = masked_ratio(logprobs, denominator, mask)
+    return PolicyTerms(jnp.zeros_like(ratio), ratio, jnp.zeros_like(mask))
+
+
 POLICY_LOSSES: Mapping[PolicyLoss, PolicyGradient] = {
     "reinforce": reinforce,
     "clipped": clipped,
     "gspo": gspo,
     "cispo": cispo,
+    "dppo_tv": dppo_tv,
+    "dppo_kl": dppo_kl,
+    "sapo": sapo,
+    "none": no_policy_gradient,
 }
 
 
@@ -260,16 +340,19 @@ def sampler_correction(
       level: `token` weighs each token by its own ratio; `sequence` a whole rollout by the ratio of its summed
         log-probabilities.
       mode: `truncate` is min(w, high) (truncated importance sampling, TIS; cap 2 is usual); `mask` drops what lies
-        outside [low, high]; `off` is 1.
+        outside [low, high] (of tokens IcePop, 2510.18855, with 0.5 and 5); `kpop` drops tokens whose `binary_kl` is
+        above high in either direction (KPop, Ring team 2026, with 0.1); `off` is 1.
       low: lower end of the kept range, read by `mask` alone.
-      high: the cap, or the upper end of the kept range.
+      high: the cap, the upper end of the kept range, or the most that kpop lets a token diverge.
 
     Raises:
       InputError: an unknown level or mode.
     """
     level_of, corrected = named(CORRECTION_LEVELS, level, "level"), named(CORRECTION_MODES, mode, "mode")
     weights = bounded_exp(level_of(jnp.where(mask, old_logprobs - sampler_logprobs, 0.0), segments))
-    return jax.lax.stop_gradient(corrected(weights, low, high))
+    old, sampler = (jnp.where(mask, x, 0.0) for x in (old_logprobs, sampler_logprobs))
+    divergence = jnp.maximum(binary_kl(old, sampler), binary_kl(sampler, old))
+    return jax.lax.stop_gradient(corrected(weights, divergence, low, high))
 
 
 CORRECTION_LEVELS: Mapping[CorrectionLevel, Callable[[Array, Array | None], Array]] = {
@@ -278,12 +361,13 @@ CORRECTION_LEVELS: Mapping[CorrectionLevel, Callable[[Array, Array | None], Arra
 }
 """The log-weight of each token, from masked differences of log-probabilities [..., T]."""
 
-CORRECTION_MODES: Mapping[CorrectionMode, Callable[[Array, float, float], Array]] = {
-    "truncate": lambda weights, _low, high: jnp.minimum(weights, high),
-    "mask": lambda weights, low, high: jnp.where((weights >= low) & (weights <= high), weights, 0.0),
-    "off": lambda weights, _low, _high: jnp.ones_like(weights),
+CORRECTION_MODES: Mapping[CorrectionMode, Callable[[Array, Array, float, float], Array]] = {
+    "truncate": lambda weights, _divergence, _low, high: jnp.minimum(weights, high),
+    "mask": lambda weights, _divergence, low, high: jnp.where((weights >= low) & (weights <= high), weights, 0.0),
+    "kpop": lambda weights, divergence, _low, high: jnp.where(divergence <= high, weights, 0.0),
+    "off": lambda weights, _divergence, _low, _high: jnp.ones_like(weights),
 }
-"""What becomes of importance weights, given (weights, low, high)."""
+"""What becomes of importance weights, given (weights, divergence of each token, low, high)."""
 
 
 # --- the distance from a reference policy

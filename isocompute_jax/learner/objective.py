@@ -52,10 +52,19 @@ class LossConfig:
     """What one update minimises; equations and sources are in `losses`."""
 
     policy_loss: losses.PolicyLoss = option(
-        "clipped", "Policy-gradient term: reinforce, clipped (PPO, GRPO, DAPO), gspo or cispo."
+        "clipped",
+        "Policy-gradient term: reinforce, clipped (PPO, GRPO, DAPO), gspo, cispo, dppo_tv or dppo_kl (DPPO), sapo, or "
+        "none, to learn from the KL and entropy terms alone.",
     )
-    clip_low: float = option(0.2, "The ratio is clipped below 1 - clip_low.", low=0)
-    clip_high: float = option(0.2, "The ratio is clipped above 1 + clip_high.", low=0)
+    clip_low: float = option(
+        0.2,
+        "The ratio is clipped below 1 - clip_low. Of DPPO, how far a token may diverge where the advantage is "
+        "negative (the paper: 0.15 for dppo_tv, 0.05 for dppo_kl).",
+        low=0,
+    )
+    clip_high: float = option(
+        0.2, "The ratio is clipped above 1 + clip_high. Of DPPO, the divergence where the advantage is positive.", low=0
+    )
     dual_clip: float = option(
         0.0,
         "Where the advantage is negative, the ratio is clipped above this too (3 is usual); 0 for no such bound. For "
@@ -63,15 +72,23 @@ class LossConfig:
         low=0,
         later=True,
     )
+    tau_positive: float = option(
+        1.0, "sapo: how fast its gate closes where the advantage is positive.", low=0.01, later=True
+    )
+    tau_negative: float = option(1.05, "sapo: the same where it is negative.", low=0.01, later=True)
     ratio_from: RatioFrom = option(
         "old",
         "The ratio's denominator: old, the learner before the update, or sampler, what the sampler reported "
         "(asynchronous training; the sampler correction is then off, it would correct twice).",
     )
     correction_level: losses.CorrectionLevel = option("token", "Sampler correction per token or per sequence.")
-    correction_mode: losses.CorrectionMode = option("truncate", "Sampler correction: truncate (TIS), mask, or off.")
+    correction_mode: losses.CorrectionMode = option(
+        "truncate", "Sampler correction: truncate (TIS), mask (of tokens: IcePop), kpop, or off."
+    )
     correction_low: float = option(0.5, "Lower end of the kept range in mode mask.", low=0)
-    correction_high: float = option(2.0, "The cap of truncate, the upper end of mask.", low=0)
+    correction_high: float = option(
+        2.0, "The cap of truncate, the upper end of mask, the most that kpop lets a token diverge (0.1).", low=0
+    )
     kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
     kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")
     kl_ratio: bool = option(
@@ -125,6 +142,18 @@ class LossConfig:
                 f" = {self.dual_clip} must be above 1, or 0 for no such bound: it would take the gradient of ratios "
                 "that have not moved",
             )
+        if self.correction_mode == "kpop" and self.correction_level != "token":
+            raise InputError(
+                field_of(self, "correction_level"),
+                " = 'sequence' is not for correction_mode='kpop', which is of tokens",
+            )
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """What bounds the policy-gradient term, as `losses.PolicyGradient` takes it."""
+        if self.policy_loss == "sapo":
+            return {"tau_positive": self.tau_positive, "tau_negative": self.tau_negative}
+        return {"clip_low": self.clip_low, "clip_high": self.clip_high, "dual_clip": self.dual_clip or math.inf}
 
     @property
     def reads_reference(self) -> bool:
@@ -154,8 +183,6 @@ def make_loss(
     """
     entropy_coef = config.entropy_coef if entropy_coef is None else entropy_coef
     entropy_coef = entropy_coef if config.entropy_in == "loss" else 0.0
-    if config.reads_reference and reference_params is None:
-        raise ValueError("kl_coef > 0 needs reference_params")
 
     def loss(params: Params, batch: Batch) -> tuple[Array, Metrics]:
         scores = Scores.of(score(params, batch))
@@ -174,8 +201,12 @@ def make_loss(
         total = policy_loss - entropy_coef * jnp.sum(regularizer_weights * entropies)
         kl = jnp.zeros(())
         if config.reads_reference:
-            reference = Scores.of(jax.lax.stop_gradient(score(reference_params, batch)))
-            terms = losses.kl_penalty(logprobs, reference.logprobs, mask, estimator=config.kl_estimator)
+            reference = batch.reference_logprobs
+            if reference is None:
+                if reference_params is None:
+                    raise ValueError("kl_coef > 0 needs reference_params, or a batch with reference_logprobs")
+                reference = Scores.of(jax.lax.stop_gradient(score(reference_params, batch))).logprobs
+            terms = losses.kl_penalty(logprobs, jnp.asarray(reference), mask, estimator=config.kl_estimator)
             if config.kl_ratio:
                 terms = losses.masked_ratio(logprobs, denominator, mask) * terms
             kl = jnp.sum(regularizer_weights * terms)
@@ -203,9 +234,7 @@ def policy_gradient_terms(
         mask,
         advantages,
         segments=segments,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip or math.inf,
+        **config.bounds,
     )
     correction = losses.sampler_correction(
         jax.lax.stop_gradient(old_logprobs),

@@ -61,6 +61,8 @@ class PackedBatch:
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     # of the learner before the update; None when the batch is used once, on-policy
     old_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
+    # of a teacher that the KL term is towards; None where that is the reference parameters' policy
+    reference_logprobs: Float[Array | np.ndarray, "*M N T"] | None = None
     # experts that the sampler chose for the tokens, `UNKNOWN` where it did not say; None when it was not asked
     experts: Int[Array | np.ndarray, "*M N T L A"] | None = None
     # what each token could have been, as `Completion.support`; None where that is the whole vocabulary

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.credit import Credit, first_numbers
+from isocompute_jax.learner.credit import first_numbers
+from isocompute_jax.learner.layout import RolloutRows
 from isocompute_jax.learner.packing import MOST_SIZES
 from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.rollout import RolloutGroup
@@ -36,7 +36,7 @@ leaves few rows empty, whatever a step has, and takes little more time for each 
 
 
 @flax.struct.dataclass
-class TreeBatch:
+class TreeBatch(RolloutRows):
     """One batch, cut into M micro-batches of N rows of W nodes, of E edges, and of R rollouts of T tokens.
 
     A node is a token that rollouts have read, with all that came before it; an edge is a node and the token after it.
@@ -60,18 +60,9 @@ class TreeBatch:
     rollout: Int[Array | np.ndarray, "*M N R"]
     num_microbatches: Int[Array | np.ndarray, ""] | np.int32
     old_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
+    reference_logprobs: Float[Array | np.ndarray, "*M N R T"] | None = None
 
     axes: ClassVar[tuple[str, ...]] = ("batch",)
-
-    @property
-    def segments(self) -> None:
-        """Rollouts that share the last axis (see `losses`): none do."""
-        return None
-
-    def credit_of_tokens(self, credited: Credit) -> Credit:
-        """Credit of each token of a micro-batch, [N, R, 1] or [N, R, T]."""
-        mask = jnp.asarray(self.mask, jnp.int32)
-        return credited.of_tokens(jnp.asarray(self.rollout), jnp.cumsum(mask, axis=-1) - mask)
 
     def metrics(self, shards: int = 1) -> dict[str, float | int]:
         """What a line of metrics says of the trees of a step, from the host's arrays.

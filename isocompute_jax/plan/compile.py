@@ -93,12 +93,14 @@ def compile_step(config: RunConfig, topology: Topology) -> CompiledStep:
         where = model.param_shardings(model_config, mesh)
         frozen = jax.tree.map(_placed, model.abstract_params(model_config), where)
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
-    reference = (frozen or state.params) if config.loss.reads_reference else None
+    reference = (frozen or state.params) if config.loss.reads_reference and not config.teacher else None
     start = time.perf_counter()
     step: Any = programs.train_step  # jitted
     batch = abstract_batch(shape, mesh)
     if config.keeps_old_logprobs:
         batch = dataclasses.replace(batch, old_logprobs=batch.sampler_logprobs)
+    if config.teacher:
+        batch = dataclasses.replace(batch, reference_logprobs=batch.sampler_logprobs)
     lowered = step.lower(state, batch, _abstract_credit(config, mesh), rate, reference, None, frozen)
     lowered_at = time.perf_counter()
     program = compiled_for(lowered)

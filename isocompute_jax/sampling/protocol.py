@@ -21,8 +21,8 @@ NO_DEVICES: Mapping[str, float] = types.MappingProxyType({})
 """`Sampler.device_seconds` of one that draws on the learner's devices."""
 
 
-class Sampler(Protocol):
-    """A source of rollouts."""
+class Source(Protocol):
+    """Where rollouts come from."""
 
     @property
     def concurrent(self) -> bool:
@@ -30,16 +30,6 @@ class Sampler(Protocol):
 
         One that is not draws while it is read.
         """
-        ...
-
-    @property
-    def redrawn_rollouts(self) -> int:
-        """Rollouts asked for again so far, because what drew them was lost."""
-        ...
-
-    @property
-    def device_seconds(self) -> Mapping[str, float]:
-        """Kind -> seconds x devices that it has held so far, idle or not, the learner's own left out."""
         ...
 
     def submit(self, requests: Sequence[SampleRequest], *, lane: str = TRAIN) -> None:
@@ -51,6 +41,20 @@ class Sampler(Protocol):
 
         More may be submitted while it is being read.
         """
+        ...
+
+
+class Sampler(Source, Protocol):
+    """What draws them, under weights that it is given."""
+
+    @property
+    def redrawn_rollouts(self) -> int:
+        """Rollouts asked for again so far, because what drew them was lost."""
+        ...
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """Kind -> seconds x devices that it has held so far, idle or not, the learner's own left out."""
         ...
 
     def update_weights(self, params: Params, *, version: int) -> None:

@@ -19,7 +19,7 @@ from isocompute_jax.learner.credit import DENOMINATORS, aggregation_weights, com
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import REWARDS, make_groups
 
-SCALES = ["group_std", "batch_std", "none"]
+SCALES = ["group_std", "batch_std", "group_mean", "none"]
 
 group_advantages = functools.partial(learner.group_advantages, baseline="group_mean")
 
@@ -36,7 +36,8 @@ def looped_advantages(rewards, keep, scale):
             out.append([0.0] * len(group))
             continue
         group_std = math.sqrt(math.fsum((r - mean) ** 2 for r in group) / (len(group) - 1))
-        divisor = {"group_std": group_std + 1e-6, "batch_std": batch_std + 1e-6, "none": 1.0}[scale]
+        divisors = {"group_std": group_std + 1e-6, "batch_std": batch_std + 1e-6, "none": 1.0, "group_mean": mean}
+        divisor = divisors[scale] if scale != "group_mean" or mean > 0 else 1.0
         out.append([(r - mean) / divisor for r in group])
     return np.array(out)
 
@@ -46,6 +47,41 @@ def test_grpo_golden():
     got = group_advantages(np.array([[1, 0, 0, 0]], np.float32), np.ones(1, bool), scale="group_std")
     np.testing.assert_allclose(got, [[1.5, -0.5, -0.5, -0.5]], rtol=4e-6)  # the 1e-6 that is added to 1/2
     assert np.all(np.abs(got) < np.abs([[1.5, -0.5, -0.5, -0.5]]))
+
+
+def test_maxrl_golden():
+    """Rewards 1, 0, 0, 0: mean 1/4; A = (3/4) / (1/4) = 3, and -1. Where nothing was solved, nothing is divided."""
+    rewards = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], np.float32)
+    got = group_advantages(rewards, np.ones(4, bool), scale="group_mean")
+    np.testing.assert_array_equal(got, [[3, -1, -1, -1], [0, 0, 0, 0], [0, 0, 0, 0], [1, 1, -1, -1]])
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
+def test_maxrl_climbs_the_log_of_the_rate(size, rate):
+    """Summed over all outcomes of a group: (1 - (1 - p)^(n-1)) / p = sum of (1 - p)^k for k < n - 1, times p's."""
+    expected = 0.0
+    for solved in range(size + 1):
+        rewards = np.array([[1.0] * solved + [0.0] * (size - solved)])
+        [advantages] = group_advantages(rewards, np.ones(1, bool), scale="group_mean").astype(float)
+        scores = np.where(rewards[0] == 1, 1 / rate, -1 / (1 - rate))  # d log probability / dp
+        chance = math.comb(size, solved) * rate**solved * (1 - rate) ** (size - solved)
+        expected += chance * float(np.mean(advantages * scores))
+    assert expected == pytest.approx(sum((1 - rate) ** k for k in range(size - 1)), rel=1e-5)
+
+
+def test_without_a_baseline_rewards_are_the_advantages():
+    """Those of groups of one as well; they take part where groups without a signal are kept."""
+    for rewards in (np.array([[1.0], [0.5]]), np.array([[1.0, 1.0], [0.0, 2.0]])):
+        recipe = learner.CreditConfig("none", "token_mean", "keep", baseline="none")
+        credited = learner.credit(rewards, np.full(rewards.shape, 2), recipe, max_tokens=4)
+        np.testing.assert_array_equal(credited.advantages, rewards)
+        np.testing.assert_allclose(credited.policy_weights, 1 / (2 * rewards.size))
+
+
+def test_no_baseline_goes_with_no_scale():
+    with pytest.raises(InputError, match=r"baseline = 'none' goes with advantage_scale='none' alone"):
+        learner.CreditConfig("group_std", baseline="none")
 
 
 def test_other_scales_golden():
@@ -132,7 +168,7 @@ def test_leave_one_out_golden():
 LENGTHS = np.arange(1, 25).reshape(6, 4) % 5 + 1
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", [scale for scale in SCALES if scale != "group_mean"])
 def test_rewards_of_minus_one_and_one(scale):
     """Any scale by a deviation is blind to it, up to the 1e-6 beside the deviation; without a scale all is doubled."""
     rewards = np.array(REWARDS, np.float32)

@@ -381,6 +381,116 @@ def test_cispo_gradient_passes_through_the_logprob_alone(case):
     )
 
 
+def looped_binary_kl(p, q):
+    p, q = min(p, math.exp(-1e-6)), min(q, math.exp(-1e-6))
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+def test_binary_kl_golden():
+    """p = 3/4, q = 1/2: 3/4 log 3/2 + 1/4 log 1/2 = 0.13081; certainty counts as exp(-1e-6), and stays finite."""
+    found = losses.binary_kl(jnp.log(jnp.array([0.75, 0.5, 1.0])), jnp.log(jnp.array([0.5, 0.5, 0.5])))
+    np.testing.assert_allclose(found, [0.130812, 0.0, math.log(2)], atol=2e-5)
+    assert np.isfinite(losses.binary_kl(jnp.array([-80.0, 0.0]), jnp.array([0.0, -80.0]))).all()
+
+
+DIVERGENCES: dict[str, Any] = {
+    "dppo_tv": (lambda new, old: abs(new - old), 0.15),
+    "dppo_kl": (lambda new, old: looped_binary_kl(old, new), 0.05),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_dppo_takes_the_gradient_of_what_moves_away_too_far(name, case):
+    """Token by token; the loss is -rho A everywhere."""
+    divergence, bound = DIVERGENCES[name]
+
+    def total(logprobs):
+        terms = losses.POLICY_LOSSES[name](
+            logprobs, case.old, case.mask, case.advantages, clip_low=bound, clip_high=2 * bound, dual_clip=math.inf
+        )
+        return jnp.sum(jnp.where(case.mask, terms.loss, 0.0)), terms
+
+    (_, terms), gradient = jax.value_and_grad(total, has_aux=True)(case.logprobs)
+
+    def is_cut(lp, old, smp, ref, a, i, t):
+        far = divergence(math.exp(lp), math.exp(old)) > (2 * bound if a > 0 else bound)
+        return far and (lp > old) == (a > 0)
+
+    case.check(terms.cut, lambda *token: float(is_cut(*token)))
+    case.check(terms.loss, lambda lp, old, smp, ref, a, i, t: -math.exp(lp - old) * a)
+    case.check(gradient, lambda *token: 0.0 if is_cut(*token) else -math.exp(token[0] - token[1]) * token[4])
+    assert not np.any(np.asarray(terms.cut)[~np.asarray(case.mask)])
+
+
+def test_dppo_golden():
+    """0.1 -> 0.3 is far by 0.2 in total variation and three times as likely; 0.9 -> 0.999 by 0.099, and 1.11 times.
+
+    A ratio's clip at 1.2 cuts the first, and a rare token that becomes five times as likely, 0.001 -> 0.005.
+    """
+    old, new = jnp.log(jnp.array([0.1, 0.9, 0.001, 0.5])), jnp.log(jnp.array([0.3, 0.999, 0.005, 0.3]))
+    advantages, mask = jnp.array([1.0, 1.0, 1.0, -1.0]), jnp.ones(4, bool)
+    cut = losses.dppo_tv(new, old, mask, advantages, clip_low=0.15, clip_high=0.15).cut
+    np.testing.assert_array_equal(cut, [True, False, False, True])
+    cut = losses.dppo_kl(new, old, mask, advantages, clip_low=0.05, clip_high=0.05).cut
+    np.testing.assert_array_equal(cut, [True, True, False, True])
+    assert looped_binary_kl(0.9, 0.999) > 0.05 > looped_binary_kl(0.001, 0.005)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sapo(case):
+    def rule(lp, old, smp, ref, a, i, t):
+        tau = 1.0 if a > 0 else 1.05
+        return -4 / tau / (1 + math.exp(-tau * (math.exp(lp - old) - 1))) * a
+
+    taus = dict(tau_positive=1.0, tau_negative=1.05)
+    case.check(losses.sapo(case.logprobs, case.old, case.mask, case.advantages, **taus).loss, rule)
+
+
+def test_sapo_golden():
+    """At rho = 1 the gradient is -A; at rho = 1 + 1/tau log 3, where sigmoid is 3/4, it is 4 x 3/16 = 3/4 of -rho A."""
+
+    def gradient(ratio, advantage):
+        lp = jnp.log(jnp.array([ratio]))
+        taus = dict(tau_positive=2.0, tau_negative=4.0)
+        return jax.grad(lambda x: losses.sapo(x, jnp.zeros(1), jnp.ones(1, bool), advantage, **taus).loss[0])(lp)[0]
+
+    up, down = jnp.array([1.0]), jnp.array([-2.0])
+    assert gradient(1.0, up) == pytest.approx(-1.0) and gradient(1.0, down) == pytest.approx(2.0)
+    ratio = 1 + math.log(3) / 2
+    assert gradient(ratio, up) == pytest.approx(-0.75 * ratio, rel=1e-6)
+    ratio = 1 + math.log(3) / 4
+    assert gradient(ratio, down) == pytest.approx(1.5 * ratio, rel=1e-6)
+
+
+def test_without_a_policy_gradient_nothing_is_learned_from_rewards():
+    case = CASES[1]
+    terms = losses.no_policy_gradient(case.logprobs, case.old, case.mask, case.advantages, clip_low=0.2, clip_high=0.2)
+    assert not np.any(terms.loss) and not np.any(terms.cut)
+    case.check(terms.ratio, lambda lp, old, smp, ref, a, i, t: math.exp(lp - old))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kpop_drops_tokens_that_diverge_in_either_direction(case):
+    """By 0.1 at most; a kept token has its importance weight."""
+    options: dict[str, Any] = dict(level="token", mode="kpop", low=0.5, high=0.1)
+
+    def rule(lp, old, smp, ref, a, i, t):
+        p, q = math.exp(old), math.exp(smp)
+        return math.exp(old - smp) if max(looped_binary_kl(p, q), looped_binary_kl(q, p)) <= 0.1 else 0.0
+
+    case.check(losses.sampler_correction(case.old, case.sampler, case.mask, **options), rule)
+
+
+def test_icepop_and_kpop_golden():
+    """0.5 -> 0.9 is a ratio of 1.8, which IcePop's 0.5 .. 5 keeps, and KL 0.5; 0.001 -> 0.01 the reverse."""
+    old, sampler, mask = jnp.log(jnp.array([0.9, 0.01])), jnp.log(jnp.array([0.5, 0.001])), jnp.ones(2, bool)
+    icepop = losses.sampler_correction(old, sampler, mask, level="token", mode="mask", low=0.5, high=5.0)
+    kpop = losses.sampler_correction(old, sampler, mask, level="token", mode="kpop", low=0.5, high=0.1)
+    np.testing.assert_allclose(icepop, [1.8, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(kpop, [0.0, 10.0], rtol=1e-5)
+
+
 def test_sampler_correction_carries_no_gradient():
     case = CASES[1]
 

@@ -30,12 +30,13 @@ CHOICES: Any = itertools.islice(
         itertools.cycle(SCALES),
         itertools.chain.from_iterable([name] * 3 for name in DENOMINATORS),
         itertools.cycle(KEPT),
-        itertools.cycle(BASELINES),
+        itertools.cycle(name for name in BASELINES if name != "none"),
         strict=False,
     ),
     3 * len(DENOMINATORS),
 )
-recipes = pytest.mark.parametrize("recipe", [learner.CreditConfig(*choice) for choice in CHOICES], ids=str)
+WITHOUT = learner.CreditConfig("none", "token_mean", "keep", baseline="none")
+recipes = pytest.mark.parametrize("recipe", [*(learner.CreditConfig(*choice) for choice in CHOICES), WITHOUT], ids=str)
 
 
 def looped(recipe, *, masked=MASKED, penalties=None, part=None):
@@ -48,16 +49,19 @@ def looped(recipe, *, masked=MASKED, penalties=None, part=None):
     regular = [
         k and not (recipe.zero_variance_groups == "drop_regularizers" and f) for k, f in zip(keep, flat, strict=True)
     ]
-    centred = []
+    centred, means = [], []
     for p, rewards in enumerate(REWARDS):
         values = [r - (0 if penalties is None else penalties[p][i]) for i, r in enumerate(rewards)]
-        centred.append([v - sum(values) / len(values) for v in values])
+        mean = 0.0 if recipe.baseline == "none" else sum(values) / len(values)
+        centred.append([v - mean for v in values])
+        means.append(mean)
     squares = [c * c for of_group, k in zip(centred, policy, strict=True) if k for c in of_group]
     advantages = []
-    for of_group in centred:
+    for of_group, mean in zip(centred, means, strict=True):
         n = len(of_group)
         scale = {
             "none": 1.0,
+            "group_mean": mean if mean > 0 else 1.0,
             "batch_std": np.sqrt(sum(squares) / len(squares)) + 1e-6,
             "group_std": np.sqrt(sum(c * c for c in of_group) / (n - 1)) + 1e-6,
         }[recipe.advantage_scale]

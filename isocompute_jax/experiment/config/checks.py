@@ -6,6 +6,7 @@ Single fields are checked by their classes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -183,10 +184,11 @@ def _turn_credit_faults(config: RunConfig) -> Iterator[str]:
             "environment.turn_credit = 'turn' with config.loss.policy_loss = 'gspo', whose ratio is one number for a "
             "whole completion: take another loss, or turn_credit='rollout'"
         )
-    if config.recipe.advantage_scale == "batch_std":
+    if config.recipe.advantage_scale in ("batch_std", "group_mean") or config.recipe.baseline == "none":
         yield (
-            "environment.turn_credit = 'turn' with config.recipe.advantage_scale = 'batch_std': turns are scaled "
-            "within their group; take group_std or none, or turn_credit='rollout'"
+            f"environment.turn_credit = 'turn' with config.recipe.advantage_scale = {config.recipe.advantage_scale!r} "
+            f"and recipe.baseline = {config.recipe.baseline!r}: turns are compared, and scaled, within their group; "
+            "take group_std or none, and a baseline, or turn_credit='rollout'"
         )
 
 
@@ -268,6 +270,29 @@ def _update_faults(config: RunConfig) -> Iterator[str]:
             f"loss.dual_clip = {loss.dual_clip} with config.loss.policy_loss = {loss.policy_loss!r}, which has no clip "
             "that it could add to: set it to 0, or loss.policy_loss='clipped'"
         )
+    if config.teacher and not loss.kl_coef:
+        yield (
+            f"teacher = {config.teacher!r} is what the KL term is towards, and there is none: set config.loss.kl_coef "
+            "(1, to distil)"
+        )
+    if config.teacher.startswith("http") and (config.temperature != 1 or config.sampling.top_k):
+        yield (
+            f"teacher = {config.teacher!r}: servers say log-probabilities at temperature 1 and of all tokens, and the "
+            f"policy's temperature is {config.temperature}, its top_k {config.sampling.top_k}: set "
+            "config.sampling.temperature=1 and top_k=0, or name a directory"
+        )
+    if loss.policy_loss == "none" and not (loss.kl_coef and loss.kl_in == "loss"):
+        yield (
+            "loss.policy_loss = 'none' learns from the KL term, and there is none in the loss: set "
+            "config.loss.kl_coef, or another policy_loss"
+        )
+    if config.recipe.advantage_scale == "group_mean" and config.recipe.reward_values == "plus_minus_one":
+        yield (
+            "recipe.advantage_scale = 'group_mean' with config.recipe.reward_values = 'plus_minus_one', whose means "
+            "are not rates: set reward_values='as_graded'"
+        )
+    if config.supervised:
+        yield from _supervised_faults(config)
     if loss.kl_ratio and not loss.reads_reference:
         yield (
             "loss.kl_ratio weighs the KL terms of the loss, and there are none: set config.loss.kl_coef (with "
@@ -285,6 +310,29 @@ def _update_faults(config: RunConfig) -> Iterator[str]:
             f"{config.sampling.temperature}, and nothing corrects for it: set config.loss.correction_mode='truncate', "
             "or loss.ratio_from='sampler'"
         )
+
+
+def _supervised_faults(config: RunConfig) -> Iterator[str]:
+    """Of a run that learns texts."""
+    wanted = {
+        "group_size": 1,
+        "max_staleness": 0,
+        "loss.policy_loss": "reinforce",
+        "loss.correction_mode": "off",
+        "recipe.baseline": "none",
+        "recipe.advantage_scale": "none",
+        "recipe.zero_variance_groups": "keep",
+        "sampling.top_k": 0,
+        "curriculum.dynamic_sampling": False,
+        "environment.name": "",
+    }
+    for field, value in wanted.items():
+        found = functools.reduce(getattr, field.split("."), config)
+        if found != value:
+            yield (
+                f"{field} = {found!r} with config.supervised = {config.supervised!r}: texts are learned as they are, "
+                f"each with an advantage of 1: set it to {value!r}"
+            )
 
 
 def _curriculum_faults(config: RunConfig) -> Iterator[str]:
@@ -396,6 +444,8 @@ def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
             yield f"reward.{field}", name
     if ":" in config.environment.name:
         yield "environment.name", config.environment.name
+    if config.teacher.startswith("http"):
+        yield "teacher", config.teacher
     for field in ("allow", "environment"):
         if value := getattr(config.reward, field):
             yield f"reward.{field}", value

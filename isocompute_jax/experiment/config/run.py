@@ -284,7 +284,19 @@ class RunConfig(Group):
 
     model: str = option("", "Hugging Face directory of the base model, tokenizer included.")
     train_set: str = option("", "Problem set file (JSONL or Parquet).")
-    group_size: int = option(8, "n, rollouts per problem and step, whose mean reward is their baseline.", low=2)
+    teacher: str = option(
+        "",
+        "Model that the KL term keeps the policy near: a Hugging Face directory with the same tokens, or the address "
+        "of a plain vLLM server, http://HOST:PORT; empty for the run's own first weights.",
+        later=True,
+    )
+    supervised: str = option(
+        "",
+        "Column of `train_set` (or `answer`) whose text is learned in place of rollouts, as supervised fine-tuning; "
+        "empty for none. Goes with configs/sft_embedded.py's loss and recipe.",
+        later=True,
+    )
+    group_size: int = option(8, "n, rollouts per problem and step, whose mean reward is their baseline.", low=1)
     problems_per_batch: int = option(8, "B_problem, unique problems per step.", low=1)
     max_compute: int = option(
         2**16, "C, rollouts to spend; the number of steps is C / (n x B_problem), rounded down.", low=1
@@ -356,7 +368,7 @@ class RunConfig(Group):
     plan: PlanConfig = option(default_factory=PlanConfig, identity=False)
 
     def __post_init__(self) -> None:
-        if self.group_size == 1:
+        if self.group_size == 1 and not self.supervised:
             raise InputError(
                 field_of(self, "group_size"),
                 " = 1 must be at least 2: a rollout is compared with the mean reward of its group, and alone it is "
