@@ -32,7 +32,7 @@ from isocompute_jax.experiment.pipeline import Pipeline
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream, SharedGrading, by_id, evaluation_seed, make_requests
 from isocompute_jax.experiment.samplers import make_environment
-from isocompute_jax.experiment.teacher import Teacher, make_teacher
+from isocompute_jax.experiment.teacher import TeacherLogprobs, teacher_of
 from isocompute_jax.experiment.tracking import Trackers, make_trackers
 from isocompute_jax.learner import Batch, LossConfig, OptimizerConfig, Score, TrainState, TrainStep
 from isocompute_jax.learner.checkpoint import Checkpointer, Retention
@@ -72,7 +72,7 @@ class Parts:
     lay_out_probes: LayOut  # makes batches of what agreement checks sample.
     frozen: Params | None  # weights that adapters belong to; None where all are trained.
     reference_params: Params | None  # of the KL term; None without it, or where a teacher is in their place.
-    teacher: Teacher | None
+    teacher: TeacherLogprobs | None
     sampler: Sampler
     grading: Grades
     pipeline: Pipeline  # leads batches of training rollouts to the learner.
@@ -174,7 +174,7 @@ def build(
     trained = params if lora is None else first_adapters(config, shape, params, programs.shardings)
     first = learner.init_state(trained, programs.optimizer, programs.shardings)
     retention = Retention(keep_last=config.checkpoints.keep_last, keep_best=config.checkpoints.keep_best)
-    teacher = make_teacher(config, inputs)
+    teacher = teacher_of(config, inputs)
     checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first, retention=retention, decide=team.broadcast)
     sampler = make_sampler(
         config,

@@ -25,12 +25,12 @@ from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.tasks import Tokenizer
 from isocompute_jax.tasks.tokenizer import load_tokenizer
 
-Teacher = Callable[[Batch, Sequence[RolloutGroup], Any, LayOut], Any]
+TeacherLogprobs = Callable[[Batch, Sequence[RolloutGroup], Any, LayOut], Any]
 """(a batch, the groups and the part of them that it was laid out from, the layout) -> its log-probabilities."""
 ASKED_S, AT_ONCE = 600.0, 64
 
 
-def make_teacher(config: RunConfig, inputs: Inputs) -> Teacher | None:
+def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
     """The teacher that the config names; None where it names none.
 
     Raises:
@@ -39,7 +39,7 @@ def make_teacher(config: RunConfig, inputs: Inputs) -> Teacher | None:
     if not config.teacher:
         return None
     if is_served(config.teacher):
-        return _Served(config.teacher.rstrip("/"))
+        return ServedTeacher(config.teacher.rstrip("/"))
     mesh, shape = inputs.mesh, teacher_config(config)
     check_tokens(config.teacher, inputs.tokenizer)
     check_mesh(config.mesh, shape)
@@ -73,7 +73,7 @@ def check_tokens(teacher: str, tokenizer: Tokenizer) -> None:
         )
 
 
-class _Served:
+class ServedTeacher:
     """A teacher that a plain `vllm serve` has: it is sent whole rollouts, and says the log-probability of each token.
 
     vLLM says those of a prompt at temperature 1, which the run's must be.
@@ -83,9 +83,10 @@ class _Served:
         self._url = url
 
     def __call__(self, tokens: Batch, groups: Sequence[RolloutGroup], part: Any, lay_out: LayOut) -> Any:
-        return np.asarray(lay_out(asyncio.run(self._scored(groups)), part).sampler_logprobs)
+        """As `TeacherLogprobs`."""
+        return np.asarray(lay_out(asyncio.run(self.scored(groups)), part).sampler_logprobs)
 
-    async def _scored(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+    async def scored(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         """The groups, with the teacher's log-probabilities in place of the sampler's."""
         import httpx2
 

@@ -264,6 +264,7 @@ def token_metrics(
         return jnp.sum(jnp.where(mask, x, 0.0))
 
     difference = jnp.where(mask, jnp.abs(logprobs - sampler_logprobs), 0.0)
+    capped = (correction >= config.correction_high) & (config.correction_mode == "truncate")
     return {
         "trained_tokens": total(jnp.ones_like(logprobs)),
         "entropy": total(entropies),
@@ -271,7 +272,7 @@ def token_metrics(
         "ratio_max": jnp.max(jnp.where(mask, policy.ratio, 0.0)),
         "clip_fraction": total(policy.cut.astype(logprobs.dtype)),
         "correction": total(correction),
-        "correction_cut": total(((correction >= config.correction_high) | (correction == 0)).astype(logprobs.dtype)),
+        "correction_cut": total((capped | (correction == 0)).astype(logprobs.dtype)),
         "logprob_difference": total(difference),
         "logprob_difference_max": jnp.max(difference),
     }

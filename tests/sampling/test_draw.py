@@ -116,9 +116,8 @@ def test_the_most_probable_tokens_alone(top_k, top_p):
     among = probs[highest] / probs[highest].sum()
     allowed = highest if top_p == 1 else highest[looped_nucleus(among, top_p)]
     supports = np.stack([c.support_of(99)[0] for c in completions])
-    assert (np.sort(supports[:, : len(allowed)]) == np.sort(allowed)).all() and (
-        supports[:, len(allowed) :] == -1
-    ).all()
+    assert (np.sort(supports[:, : len(allowed)]) == np.sort(allowed)).all()
+    assert (supports[:, len(allowed) :] == -1).all()
     expected = probs[allowed] / probs[allowed].sum()
     counts = np.array([sum(c.tokens[0] == token for c in completions) for token in allowed])
     assert counts.sum() == DRAWS

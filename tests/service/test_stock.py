@@ -11,6 +11,7 @@ import io
 import json
 import threading
 import urllib.parse
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def checkpoint(tmp_path_factory):
     return directory
 
 
-def settings(checkpoint, url, directory, **fields) -> StockSettings:
+def settings(checkpoint, url, directory, **fields: Any) -> StockSettings:
     return StockSettings(model=str(checkpoint), url=url, reload_dir=str(directory), **fields)
 
 

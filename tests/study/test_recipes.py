@@ -18,12 +18,16 @@ from isocompute_jax.records import run_files
 from isocompute_jax.study.embedded import twin
 from isocompute_jax.tasks import RewardConfig
 from tests.experiment import builders
+from tests.model.tiny import random_params
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOT_RECIPES = {"arithmetic_hard", "playbook", "smollm2", "start"}  # runs of studies, what six share, one of one's own
 FILES = {path.stem for path in (ROOT / "configs").glob("*.py")} - NOT_RECIPES
 RECIPES = sorted(name for name in FILES if not name.endswith("_embedded"))
 TWINS = sorted(FILES - set(RECIPES))
+
+ALONE = {"dppo", "sapo", "icepop", "kpop", "maxrl", "distillation", "sft"}
+"""Losses and data on the embedded model alone: rows of docs/recipes.md, "This year's losses"."""
 
 KEPT = (
     "loss", "curriculum", "max_staleness", "compute.head", "sampling.temperature", "length.overlong",
@@ -59,7 +63,7 @@ def test_every_recipe_of_the_field_is_here_and_has_a_twin():
     playbook = {f"isocompute_{kind}_{name}" for kind in ("easy", "hard") for name in models}
     others = {"dapo", "dr_grpo", "gspo", "cispo_minimax_m1", "grpo_deepseek", "magistral", "rloo"}
     assert set(RECIPES) == {*playbook, *others, "scalerl_8b", "scalerl_scout"}
-    assert set(TWINS) == {twin_of(recipe) for recipe in RECIPES}
+    assert set(TWINS) == {twin_of(recipe) for recipe in RECIPES} | {f"{name}_embedded" for name in ALONE}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -98,6 +102,13 @@ SEEN = {
     "grpo_deepseek": {**ON_POLICY, "updates": 1, "kl": (1e-12, 1.0)},
     "magistral": {"updates": 1, "staleness": (0, 1), "length_penalty": (1e-4, 0.1)},
     "rloo": {**ON_POLICY, "updates": 1, "kl": (-1.0, 1.0)},
+    "dppo": {"updates": 4, "clip_fraction_last": (0, 1), "correction": (1.0, 1.0)},
+    "sapo": {"updates": 4, "clip_fraction_last": (0.0, 0.0), "ratio_last": (0.5, 2.0)},
+    "icepop": {"updates": 1, "correction_cut": (0.0, 0.5)},
+    "kpop": {"updates": 1, "correction_cut": (0.0, 0.5)},
+    "maxrl": {**ON_POLICY, "updates": 1, "kl": None},
+    "distillation": {"updates": 1, "kl": (1e-12, 1.0), "policy_loss": (0.0, 0.0)},
+    "sft": {"updates": 1, "reward": (1.0, 1.0), "loss": (0.0, 10.0)},
 }
 """Columns of a step but the first: the greatest, an interval, or None where the column says nothing."""
 
@@ -113,12 +124,16 @@ def tiny(tmp_path_factory) -> RunConfig:
 def test_a_twin_trains_as_its_recipe_says(name, tiny, tmp_path):
     """Six steps of a random model, 4 x 4 rollouts each: what makes the recipe what it is shows in the log."""
     given = config_of(name)
+    if given.teacher:
+        params = random_params(builders.MODEL, seed=1, scale=0.1)
+        model.save_checkpoint(tmp_path / "teacher", builders.MODEL, params, tokenizer_from=tiny.model)
     config = dataclasses.replace(
         given,
         model=tiny.model,
         train_set=tiny.train_set,
         reward=RewardConfig(function="tests.experiment.step_rewards:about_half"),
-        group_size=4,
+        teacher=given.teacher and str(tmp_path / "teacher"),
+        group_size=min(given.group_size, 4),
         problems_per_batch=4,
         sampling=dataclasses.replace(tiny.sampling, temperature=given.sampling.temperature),
         recipe=dataclasses.replace(given.recipe, minibatches=min(given.recipe.minibatches, 4)),

@@ -1,5 +1,6 @@
 """A plain vLLM server behind the gateway: what it draws, how it takes weights, and what becomes of a run it dies in."""
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -18,7 +19,9 @@ import pytest
 from isocompute_jax import model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import override
+from isocompute_jax.experiment.teacher import ServedTeacher
 from isocompute_jax.records import run_files
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.server.engines.vllm.environment import ALWAYS, DEFAULTS
 from tests.experiment import builders as runs
@@ -131,6 +134,22 @@ def test_a_stop_token_ends_a_rollout_and_budgets_hold(stock, tokenizer_and_input
         assert {one.finish_reason for one in drawn} >= {"stop"}
         assert all((one.tokens[-1] % 3 == 0) == (one.finish_reason == "stop") for one in drawn)
         assert all(len(one.tokens) <= 20 and (one.tokens[:-1] % 3 != 0).all() for one in drawn)
+
+
+def test_a_served_teacher_says_what_the_learner_computes(stock):
+    """Of prompts as well as completions, and of a token that is never the likeliest."""
+    rng = np.random.default_rng(0)
+
+    def drawn(length):
+        tokens = rng.integers(0, UNTIED.vocab_size, length).astype(np.int32)
+        return Completion.drawn(tokens, np.zeros(length, np.float32), np.zeros(length, np.int32), "stop")
+
+    prompt = np.array(SHORT, np.int32)
+    groups = [RolloutGroup(str(i), 0, prompt, tuple(drawn(8) for _ in range(3))) for i in range(2)]
+    for group in asyncio.run(ServedTeacher(stock.url).scored(groups)):
+        tokens, found = (np.stack([getattr(c, name) for c in group.completions]) for name in ("tokens", "logprobs"))
+        expected = learner_logprobs(UNTIED, make_params(UNTIED, 0), SHORT, tokens, 1.0)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(("name", "message"), [("tied", "its head is its embedding"), ("other", "another model")])

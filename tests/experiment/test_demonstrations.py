@@ -1,0 +1,79 @@
+"""Supervised fine-tuning: texts in place of rollouts, and the cross-entropy that it is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isocompute_jax import model
+from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import PackingConfig, RecipeConfig
+from isocompute_jax.experiment.demonstrations import text_of
+from isocompute_jax.learner import LossConfig
+from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import read_problems
+from isocompute_jax.tasks.tokenizer import load_tokenizer
+from tests.experiment.builders import MODEL, log_lines, make_inputs
+from tests.experiment.test_teacher import scores
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    """A run on the 16 answers of its train set, all in each step."""
+    config = make_inputs(tmp_path)
+    recipe = RecipeConfig(advantage_scale="none", baseline="none", zero_variance_groups="keep", microbatch_tokens=16)
+    return dataclasses.replace(
+        config,
+        supervised="answer",
+        group_size=1,
+        problems_per_batch=16,
+        max_compute=16 * 80,
+        recipe=recipe,
+        loss=LossConfig(policy_loss="reinforce", correction_mode="off"),
+        evaluation=dataclasses.replace(config.evaluation, points=2),
+    )
+
+
+@pytest.mark.parametrize("packing", [PackingConfig(), PackingConfig(row_tokens=16)], ids=["padded", "packed"])
+def test_the_loss_is_the_cross_entropy_of_the_texts(supervised, tmp_path, packing):
+    """Of the answer and the token that ends it, the prompt given; mean over tokens. And it is learned."""
+    loop.train(dataclasses.replace(supervised, packing=packing), tmp_path / "run")
+    lines = log_lines(tmp_path / "run", "metrics.jsonl")
+    tokenizer, params = load_tokenizer(supervised.model), model.load_params(supervised.model, MODEL)
+    terms = []
+    for problem in read_problems(supervised.train_set):
+        prompt, answer = tokenizer.encode(problem.prompt), tokenizer.encode(problem.answer)
+        terms += [-each for each in scores(MODEL, params, prompt, np.array([*answer, tokenizer.eos_ids[0]]))]
+    assert len(terms) == 32
+    assert lines[0]["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
+    assert lines[-1]["loss"] < 0.3 * lines[0]["loss"]
+    assert all(line["reward"] == 1 and line["tokens"] == 32 * line["step"] for line in lines)
+    found = [line["avg@2"] for line in log_lines(tmp_path / "run", "eval.jsonl") if line["eval_set"] == "train"]
+    assert found[-1] > found[0] + 0.2
+
+
+def test_a_text_that_is_too_long_is_cut(supervised, tmp_path):
+    sampling = dataclasses.replace(supervised.sampling, max_tokens=1)
+    loop.train(dataclasses.replace(supervised, sampling=sampling, max_compute=16), tmp_path / "run")
+    [line] = log_lines(tmp_path / "run", "metrics.jsonl")
+    assert line["truncation_rate"] == 1 and line["trained_tokens"] == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("group_size", 2), ("loss.policy_loss", "clipped"), ("recipe.zero_variance_groups", "drop"), ("max_staleness", 1)],
+)
+def test_what_does_not_go_with_texts(supervised, tmp_path, field, value):
+    group, _, name = field.rpartition(".")
+    changed = {group: dataclasses.replace(getattr(supervised, group), **{name: value})} if group else {name: value}
+    with pytest.raises(InputError, match=rf"config.{field} = .* with config.supervised = 'answer'"):
+        loop.train(dataclasses.replace(supervised, **changed), tmp_path / "run")
+
+
+def test_problems_have_their_texts_or_none():
+    problem = Problem("p", "1+1=", "2", "numeric", extra={"solution": "2", "count": 3, "empty": ""})
+    assert text_of(problem, "answer") == text_of(problem, "solution") == "2"
+    for column in ("count", "empty", "nothing"):
+        with pytest.raises(InputError, match=rf"config.supervised = '{column}': problem 'p' has no text there"):
+            text_of(problem, column)
