@@ -16,10 +16,9 @@ import numpy as np
 
 from isocompute_jax import learner, model
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.inputs import Inputs, check_mesh
+from isocompute_jax.experiment.inputs import Inputs, check_mesh, model_config_of
 from isocompute_jax.experiment.layouts import LayOut
 from isocompute_jax.learner.batches import Batch
-from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.tasks import Tokenizer
@@ -38,9 +37,9 @@ def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
     """
     if not config.teacher:
         return None
-    if is_served(config.teacher):
+    if config.teacher.startswith("http"):
         return ServedTeacher(config.teacher.rstrip("/"))
-    mesh, shape = inputs.mesh, teacher_config(config)
+    mesh, shape = inputs.mesh, model_config_of(dataclasses.replace(config, model=config.teacher))
     check_tokens(config.teacher, inputs.tokenizer)
     check_mesh(config.mesh, shape)
     placed = None if mesh is None else model.param_shardings(shape, mesh)
@@ -49,17 +48,6 @@ def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
     score = learner.make_score(shape, temperature=config.temperature, chunk_tokens=chunk_tokens, mesh=mesh)
     scorer = learner.make_scorer(score, mesh=mesh)
     return lambda tokens, groups, part, lay_out: scorer(params, learner.place_batch(tokens, mesh))
-
-
-def is_served(teacher: str) -> bool:
-    """Whether a teacher is the address of a server, and not a directory."""
-    return teacher.startswith(("http://", "https://"))
-
-
-def teacher_config(config: RunConfig) -> ModelConfig:
-    """The shape of a teacher that is a directory, computed as the run's own model is."""
-    shape = model.load_config(config.teacher, dtype=config.dtype)
-    return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
 
 
 def check_tokens(teacher: str, tokenizer: Tokenizer) -> None:

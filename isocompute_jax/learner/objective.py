@@ -72,10 +72,6 @@ class LossConfig:
         low=0,
         later=True,
     )
-    tau_positive: float = option(
-        1.0, "sapo: how fast its gate closes where the advantage is positive.", low=0.01, later=True
-    )
-    tau_negative: float = option(1.05, "sapo: the same where it is negative.", low=0.01, later=True)
     ratio_from: RatioFrom = option(
         "old",
         "The ratio's denominator: old, the learner before the update, or sampler, what the sampler reported "
@@ -133,6 +129,10 @@ class LossConfig:
         low=1,
         identity=False,
     )
+    tau_positive: float = option(
+        1.0, "sapo: how fast its gate closes where the advantage is positive.", low=0.01, later=True
+    )
+    tau_negative: float = option(1.05, "sapo: the same where it is negative.", low=0.01, later=True)
 
     def __post_init__(self) -> None:
         check(self)

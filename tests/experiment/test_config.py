@@ -87,6 +87,8 @@ def config_with_everything_changed() -> RunConfig:
     return RunConfig(
         model="m",
         train_set="t.jsonl",
+        teacher="teacher",
+        supervised="text",
         group_size=4,
         problems_per_batch=3,
         max_compute=1000,

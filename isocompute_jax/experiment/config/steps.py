@@ -88,12 +88,6 @@ class SamplingConfig(Group):
 
     temperature: float = option(1.0, "Sampling temperature, above 0.")
     top_p: float = option(1.0, "Nucleus size; below 1 training needs top_k, which bounds what a nucleus may hold.")
-    top_k: int = option(
-        0,
-        "Only so many of the most probable tokens are drawn from; 0 for all. Completions say which, and the learner "
-        "scores each token among these (docs/method.md); in process, or by a stock vLLM.",
-        low=0,
-    )
     max_prompt_tokens: int = option(
         9, "Longest prompt, in tokens; a longer one is an error. The default is the embedded task's.", low=1
     )
@@ -111,6 +105,13 @@ class SamplingConfig(Group):
     )
     thinking: ThinkingConfig = option(default_factory=ThinkingConfig, later=True)
     tool: ToolConfig = option(default_factory=ToolConfig, later=True)
+    top_k: int = option(
+        0,
+        "Only so many of the most probable tokens are drawn from; 0 for all. Completions say which, and the learner "
+        "scores each token among these (docs/method.md); in process, or by a stock vLLM.",
+        low=0,
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
