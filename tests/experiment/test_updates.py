@@ -148,6 +148,7 @@ def parts_of(layout="padded", loss=LossConfig(), **recipe: Any) -> Any:  # noqa:
         score=SCORER,
         programs=types.SimpleNamespace(train_step=train_step(loss)),
         reference_params=REFERENCE,
+        teacher=None,
         frozen=None,
         weights=lambda state: state.learner.params,
         team=alone(),
