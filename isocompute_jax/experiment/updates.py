@@ -203,7 +203,7 @@ def reward_penalties(
         kl = np.zeros(rollouts)
         for tokens, scores in zip(batches, old, strict=True):
             reference = tokens.reference_logprobs
-            if reference is None:
+            if reference is None and parts.reference_params is not None:
                 reference = parts.score(parts.reference_params, tokens)
             scores, reference = sharding.to_host(scores), sharding.to_host(reference)
             kl += rollout_sums(tokens, scores.astype(np.float64) - reference, rollouts)

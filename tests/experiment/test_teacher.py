@@ -102,6 +102,7 @@ def test_the_own_first_weights_as_a_teacher_change_nothing(distilled, tmp_path):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_policy_comes_nearer_to_the_teacher(distilled, tmp_path):
     config = dataclasses.replace(distilled, max_compute=64 * 40)
     loop.train(config, tmp_path / "run")
