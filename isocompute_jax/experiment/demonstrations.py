@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 from isocompute_jax.sampling.protocol import TRAIN
 from isocompute_jax.tasks import Tokenizer
+
+LOG = logging.getLogger(__name__)
 
 
 def text_of(problem: Problem, column: str) -> str:
@@ -35,6 +38,11 @@ def demonstrations(problems: Sequence[Problem], column: str, tokenizer: Tokenize
     """The tokens of each problem's text, and the one that ends an answer."""
     texts = [text_of(problem, column) for problem in problems]
     encoded = tokenizer.encode_batch(texts, special_tokens=False)
+    read = tokenizer.decode([ids.tolist() for ids in encoded])
+    lost = [text for text, back in zip(texts, read, strict=True) if back != text]
+    if lost:
+        message = "%d of %d texts are not made of the tokenizer's tokens, and read back otherwise: %r, first"
+        LOG.warning(message, len(lost), len(texts), lost[0])
     ends = np.array(tokenizer.eos_ids[:1], np.int32)
     return {problem.id: np.concatenate([ids, ends]) for problem, ids in zip(problems, encoded, strict=True)}
 

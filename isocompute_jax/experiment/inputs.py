@@ -19,6 +19,7 @@ from isocompute_jax import model, sharding
 from isocompute_jax.devices import cores_for
 from isocompute_jax.distributed import Team
 from isocompute_jax.experiment.config import MeshConfig, RunConfig
+from isocompute_jax.experiment.demonstrations import text_of
 from isocompute_jax.experiment.memory import check_batches
 from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.samplers import device_of, make_environment, make_turns, rollouts_per_dispatch
@@ -65,6 +66,9 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     tokenizer = load_tokenizer(config.model)
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
+    if config.teacher and not config.teacher.startswith("http"):
+        check_mesh(config.mesh, model_config_of(dataclasses.replace(config, model=config.teacher)))
+        check_tokens(config.teacher, tokenizer)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)
     prompts = Prompts(tokenizer, config.prompts)
     # So that they are refused before anything is made.
@@ -73,6 +77,8 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     if config.environment.name:
         make_environment(config, prompts, lambda request: Problem(request.problem_id, "", "", ""))
     train = load_train_sets(config)
+    for problem in train.problems if config.supervised else ():
+        text_of(problem, config.supervised)
     limit = config.evaluation.max_problems or None
     name_of = grader_names(config)
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
@@ -97,6 +103,17 @@ def model_config_of(config: RunConfig) -> ModelConfig:
     """The model's shape, from its config.json, and how the run wants it computed."""
     shape = model.load_config(config.model, dtype=config.dtype)
     return dataclasses.replace(shape, **dataclasses.asdict(config.compute))
+
+
+def check_tokens(teacher: str, tokenizer: Tokenizer) -> None:
+    """Raises InputError unless the teacher's directory has the tokens of the policy."""
+    theirs, ours = (each.backend.get_vocab(with_added_tokens=True) for each in (load_tokenizer(teacher), tokenizer))
+    different = next((text for text, token in ours.items() if theirs.get(text) != token), None)
+    if different is not None:
+        raise InputError(
+            f"{CONFIG.teacher} = {teacher!r}: it reads other tokens than the policy ({different!r} is "
+            f"{ours[different]} here and {theirs.get(different)} there): take a teacher of the same tokenizer"
+        )
 
 
 def check_length(config: RunConfig, model_config: ModelConfig) -> None:

@@ -16,13 +16,11 @@ import numpy as np
 
 from isocompute_jax import learner, model
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.experiment.inputs import Inputs, check_mesh, model_config_of
+from isocompute_jax.experiment.inputs import Inputs, model_config_of
 from isocompute_jax.experiment.layouts import LayOut
 from isocompute_jax.learner.batches import Batch
-from isocompute_jax.records.errors import CONFIG, InputError, RunError
+from isocompute_jax.records.errors import CONFIG, RunError
 from isocompute_jax.records.rollout import Completion, RolloutGroup
-from isocompute_jax.tasks import Tokenizer
-from isocompute_jax.tasks.tokenizer import load_tokenizer
 
 TeacherLogprobs = Callable[[Batch, Sequence[RolloutGroup], Any, LayOut], Any]
 """(a batch, the groups and the part of them that it was laid out from, the layout) -> its log-probabilities."""
@@ -33,32 +31,19 @@ def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
     """The teacher that the config names; None where it names none.
 
     Raises:
-      InputError: it cannot be loaded, or reads other tokens.
+      InputError: it cannot be loaded.
     """
     if not config.teacher:
         return None
     if config.teacher.startswith("http"):
         return ServedTeacher(config.teacher.rstrip("/"))
     mesh, shape = inputs.mesh, model_config_of(dataclasses.replace(config, model=config.teacher))
-    check_tokens(config.teacher, inputs.tokenizer)
-    check_mesh(config.mesh, shape)
     placed = None if mesh is None else model.param_shardings(shape, mesh)
     params = model.cast_params(model.load_params(config.teacher, shape, shardings=placed), config.dtype)
     chunk_tokens = config.loss.chunk_tokens
     score = learner.make_score(shape, temperature=config.temperature, chunk_tokens=chunk_tokens, mesh=mesh)
     scorer = learner.make_scorer(score, mesh=mesh)
     return lambda tokens, groups, part, lay_out: scorer(params, learner.place_batch(tokens, mesh))
-
-
-def check_tokens(teacher: str, tokenizer: Tokenizer) -> None:
-    """Raises InputError unless the teacher's directory has the tokens of the policy."""
-    theirs, ours = (each.backend.get_vocab(with_added_tokens=True) for each in (load_tokenizer(teacher), tokenizer))
-    different = next((text for text, token in ours.items() if theirs.get(text) != token), None)
-    if different is not None:
-        raise InputError(
-            f"{CONFIG.teacher} = {teacher!r}: it reads other tokens than the policy ({different!r} is "
-            f"{ours[different]} here and {theirs.get(different)} there): take a teacher of the same tokenizer"
-        )
 
 
 class ServedTeacher:

@@ -8,7 +8,7 @@ import pytest
 from isocompute_jax import model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import PackingConfig, RecipeConfig
-from isocompute_jax.experiment.demonstrations import text_of
+from isocompute_jax.experiment.demonstrations import demonstrations, text_of
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
@@ -84,3 +84,13 @@ def test_problems_have_their_texts_or_none():
     for column in ("count", "empty", "nothing"):
         with pytest.raises(InputError, match=rf"config.supervised = '{column}': problem 'p' has no text there"):
             text_of(problem, column)
+
+
+def test_what_is_wrong_with_texts_shows_before_anything_is_made(supervised, tmp_path, caplog):
+    with pytest.raises(InputError, match=r"config.supervised = 'solution': problem 'p0' has no text there but None"):
+        loop.train(dataclasses.replace(supervised, supervised="solution"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    problems = [Problem("a", "1+1=", "2", "numeric", extra={"text": "2é"}), Problem("b", "1+2=", "3", "numeric")]
+    tokens = demonstrations(problems[:1], "text", load_tokenizer(supervised.model))
+    assert len(tokens["a"]) == 2
+    assert "1 of 1 texts are not made of the tokenizer's tokens" in caplog.text
