@@ -246,7 +246,8 @@ def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: 
     problems, curriculum, schedule = by_id(inputs.problems), config.curriculum, config.schedule
     source, graded = sampler, grading.submit
     if config.supervised:
-        source = Demonstrations(demonstrations(inputs.problems, config.supervised, inputs.tokenizer))
+        texts = demonstrations(inputs.problems, config.supervised, inputs.tokenizer, config.sampling.max_tokens)
+        source = Demonstrations(texts)
         graded = with_reward_of_one
     return Pipeline(
         inputs.stream,

@@ -28,23 +28,32 @@ def text_of(problem: Problem, column: str) -> str:
     found = problem.answer if column == "answer" else problem.extra.get(column)
     if not isinstance(found, str) or not found:
         raise InputError(
-            f"{CONFIG.supervised} = {column!r}: problem {problem.id!r} has no text there but {found!r}: name a column "
-            "that has one in every row, or `answer`"
+            f"{CONFIG.supervised} = {column!r}: problem {problem.id!r} has {found!r} there, which is no text: name a "
+            f"column that has one in every row ({', '.join(['answer', *problem.extra])} are there)"
         )
     return found
 
 
-def demonstrations(problems: Sequence[Problem], column: str, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """The tokens of each problem's text, and the one that ends an answer."""
+def demonstrations(
+    problems: Sequence[Problem], column: str, tokenizer: Tokenizer, max_tokens: int
+) -> dict[str, np.ndarray]:
+    """The tokens of each problem's text, and the one that ends an answer; says which are cut, or read back otherwise.
+
+    Raises:
+      InputError: a text has no tokens.
+    """
     texts = [text_of(problem, column) for problem in problems]
-    encoded = tokenizer.encode_batch(texts, special_tokens=False)
-    read = tokenizer.decode([ids.tolist() for ids in encoded])
-    lost = [text for text, back in zip(texts, read, strict=True) if back != text]
-    if lost:
-        message = "%d of %d texts are not made of the tokenizer's tokens, and read back otherwise: %r, first"
-        LOG.warning(message, len(lost), len(texts), lost[0])
-    ends = np.array(tokenizer.eos_ids[:1], np.int32)
-    return {problem.id: np.concatenate([ids, ends]) for problem, ids in zip(problems, encoded, strict=True)}
+    encoded = [ids.tolist() for ids in tokenizer.encode_batch(texts, special_tokens=False)]
+    lost = [text for text, back in zip(texts, tokenizer.decode(encoded), strict=True) if back != text]
+    long = [text for text, ids in zip(texts, encoded, strict=True) if len(ids) >= max_tokens]
+    if not all(encoded):
+        raise InputError(f"{CONFIG.supervised}: {lost[0]!r} has no token that the tokenizer knows")
+    cut = f"have no room for the token that ends them in sampling.max_tokens = {max_tokens}, and are cut"
+    for what, found in (("have characters that the tokenizer does not know, or writes otherwise", lost), (cut, long)):
+        if found:
+            LOG.warning("%d of %d texts %s: %r is one", len(found), len(texts), what, found[0])
+    ends = tokenizer.eos_ids[0]
+    return {problem.id: np.array([*ids, ends], np.int32) for problem, ids in zip(problems, encoded, strict=True)}
 
 
 def with_reward_of_one(group: RolloutGroup, problem: Problem) -> concurrent.futures.Future[RolloutGroup]:

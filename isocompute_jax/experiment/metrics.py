@@ -156,11 +156,11 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, step: int, window: int)
 def what_was_not_measured(config: RunConfig) -> dict[str, None]:
     """Columns that say nothing under this config, as null.
 
-    Without a KL term no reference policy is scored. At two temperatures sampler and learner report different
-    distributions: how far they differ is no sign of a fault (agreement checks compare at the sampler's).
+    Without a KL term no reference policy is scored. Of texts no sampler says anything. At two temperatures it and the
+    learner report different distributions: how far they differ is no fault (agreement checks use the sampler's).
     """
     columns = () if config.loss.kl_coef else ("kl",)
-    if config.temperature != config.sampling.temperature:
+    if config.temperature != config.sampling.temperature or config.supervised:
         columns += ("logprob_difference", "logprob_difference_max")
     return dict.fromkeys(columns)
 

@@ -32,11 +32,15 @@ def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
 
     Raises:
       InputError: it cannot be loaded.
+      RunError: a server does not answer as it should.
     """
     if not config.teacher:
         return None
     if config.teacher.startswith("http"):
-        return ServedTeacher(config.teacher.rstrip("/"))
+        served, tokens = ServedTeacher(config.teacher.rstrip("/")), np.zeros(1, np.int32)
+        drawn = Completion.drawn(tokens, tokens.astype(np.float32), tokens, "stop")
+        asyncio.run(served.scored([RolloutGroup("", 0, tokens, (drawn,))]))  # whether it answers
+        return served
     mesh, shape = inputs.mesh, model_config_of(dataclasses.replace(config, model=config.teacher))
     placed = None if mesh is None else model.param_shardings(shape, mesh)
     params = model.cast_params(model.load_params(config.teacher, shape, shardings=placed), config.dtype)
@@ -72,6 +76,7 @@ class ServedTeacher:
                 async with places:
                     try:
                         response = await http.post(f"{self._url}/v1/completions", json=body)
+                        response.raise_for_status()
                         said = response.json()["choices"][0]["prompt_logprobs"]
                         found = [
                             of_token[str(token)]["logprob"] for of_token, token in zip(said[1:], read[1:], strict=True)

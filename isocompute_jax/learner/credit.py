@@ -71,7 +71,8 @@ class CreditConfig:
     def __post_init__(self) -> None:
         check(self)
         if self.baseline == "none" and self.advantage_scale != "none":
-            raise InputError(field_of(self, "baseline"), " = 'none' goes with advantage_scale='none' alone")
+            scale = f"and it is {self.advantage_scale!r}"
+            raise InputError(field_of(self, "baseline"), f" = 'none' goes with advantage_scale='none' alone, {scale}")
 
 
 @flax.struct.dataclass

@@ -145,7 +145,7 @@ class LossConfig:
         if self.correction_mode == "kpop" and self.correction_level != "token":
             raise InputError(
                 field_of(self, "correction_level"),
-                " = 'sequence' is not for correction_mode='kpop', which is of tokens",
+                " = 'sequence' is not for correction_mode='kpop': set it to 'token'",
             )
 
     @property

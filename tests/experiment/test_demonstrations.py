@@ -56,6 +56,7 @@ def test_the_loss_is_the_cross_entropy_of_the_texts(supervised, tmp_path, packin
     assert lines[0]["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
     assert lines[-1]["loss"] < 0.3 * lines[0]["loss"]
     assert all(line["reward"] == 1 and line["tokens"] == 32 * line["step"] for line in lines)
+    assert {line["logprob_difference"] for line in lines} == {None}
     found = [line["avg@2"] for line in log_lines(tmp_path / "run", "eval.jsonl") if line["eval_set"] == "train"]
     assert found[-1] > found[0] + 0.2
 
@@ -69,7 +70,13 @@ def test_a_text_that_is_too_long_is_cut(supervised, tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("group_size", 2), ("loss.policy_loss", "clipped"), ("recipe.zero_variance_groups", "drop"), ("max_staleness", 1)],
+    [
+        ("group_size", 2),
+        ("loss.policy_loss", "clipped"),
+        ("recipe.zero_variance_groups", "drop"),
+        ("max_staleness", 1),
+        ("curriculum.retire_rate", 0.9),
+    ],
 )
 def test_what_does_not_go_with_texts(supervised, tmp_path, field, value):
     group, _, name = field.rpartition(".")
@@ -82,15 +89,24 @@ def test_problems_have_their_texts_or_none():
     problem = Problem("p", "1+1=", "2", "numeric", extra={"solution": "2", "count": 3, "empty": ""})
     assert text_of(problem, "answer") == text_of(problem, "solution") == "2"
     for column in ("count", "empty", "nothing"):
-        with pytest.raises(InputError, match=rf"config.supervised = '{column}': problem 'p' has no text there"):
+        with pytest.raises(
+            InputError,
+            match=rf"supervised = '{column}': problem 'p' has .* there, which is no text: .*solution, count, empty are",
+        ):
             text_of(problem, column)
 
 
 def test_what_is_wrong_with_texts_shows_before_anything_is_made(supervised, tmp_path, caplog):
-    with pytest.raises(InputError, match=r"config.supervised = 'solution': problem 'p0' has no text there but None"):
+    with pytest.raises(
+        InputError, match=r"config.supervised = 'solution': problem 'p0' has None there, which is no text"
+    ):
         loop.train(dataclasses.replace(supervised, supervised="solution"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     problems = [Problem("a", "1+1=", "2", "numeric", extra={"text": "2é"}), Problem("b", "1+2=", "3", "numeric")]
-    tokens = demonstrations(problems[:1], "text", load_tokenizer(supervised.model))
+    tokens = demonstrations(problems[:1], "text", load_tokenizer(supervised.model), 1)
     assert len(tokens["a"]) == 2
-    assert "1 of 1 texts are not made of the tokenizer's tokens" in caplog.text
+    assert "1 of 1 texts have characters that the tokenizer does not know" in caplog.text
+    assert "1 of 1 texts have no room for the token that ends them in sampling.max_tokens = 1" in caplog.text
+    nothing = Problem("c", "1+1=", "2", "numeric", extra={"text": "é"})
+    with pytest.raises(InputError, match=r"config.supervised: 'é' has no token that the tokenizer knows"):
+        demonstrations([nothing], "text", load_tokenizer(supervised.model), 9)

@@ -108,6 +108,7 @@ def test_the_policy_comes_nearer_to_the_teacher(distilled, tmp_path):
     loop.train(config, tmp_path / "run")
     kl = [line["kl"] for line in log_lines(tmp_path / "run", "metrics.jsonl")]
     assert np.mean(kl[-10:]) < 0.5 * np.mean(kl[:5])
+    assert config.resolved().alarms.kl == 0 and DISTIL.kl_coef == 1
 
 
 class Said(http.server.BaseHTTPRequestHandler):
@@ -158,13 +159,20 @@ def test_a_served_teacher_that_says_nothing_ends_the_run(distilled, served, tmp_
     Said.broken = True
     with pytest.raises(RunError, match=r"config.teacher = 'http://.*does not say the log-probabilities of a rollout"):
         loop.train(dataclasses.replace(distilled, teacher=served), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()  # it is tried first
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": LossConfig()}, r"config.teacher = .* is what the KL term is towards, and there is none"),
-        ({"loss": LossConfig(policy_loss="none"), "teacher": ""}, r"policy_loss = 'none' learns from the KL term"),
+        (
+            {"loss": LossConfig()},
+            r"config.teacher = .* is learned from through the KL term alone: set config.loss.kl_coef=1",
+        ),
+        (
+            {"loss": LossConfig(policy_loss="none"), "teacher": ""},
+            r"policy_loss = 'none' learns from a teacher alone: set config.teacher",
+        ),
         ({"teacher": "nowhere"}, r"nowhere"),
         (
             {"teacher": "http://h:1", "learner_temperature": 0.7},

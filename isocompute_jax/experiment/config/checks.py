@@ -271,20 +271,17 @@ def _update_faults(config: RunConfig) -> Iterator[str]:
             "that it could add to: set it to 0, or loss.policy_loss='clipped'"
         )
     if config.teacher and not loss.kl_coef:
-        yield (
-            f"teacher = {config.teacher!r} is what the KL term is towards, and there is none: set config.loss.kl_coef "
-            "(1, to distil)"
-        )
+        yield f"teacher = {config.teacher!r} is learned from through the KL term alone: set config.loss.kl_coef=1"
     if config.teacher.startswith("http") and (config.temperature != 1 or config.sampling.top_k):
         yield (
             f"teacher = {config.teacher!r}: servers say log-probabilities at temperature 1 and of all tokens, and the "
             f"policy's temperature is {config.temperature}, its top_k {config.sampling.top_k}: set "
             "config.sampling.temperature=1 and top_k=0, or name a directory"
         )
-    if loss.policy_loss == "none" and not (loss.kl_coef and loss.kl_in == "loss"):
+    if loss.policy_loss == "none" and not (config.teacher and loss.kl_coef and loss.kl_in == "loss"):
         yield (
-            "loss.policy_loss = 'none' learns from the KL term, and there is none in the loss: set "
-            "config.loss.kl_coef, or another policy_loss"
+            "loss.policy_loss = 'none' learns from a teacher alone: set config.teacher, config.loss.kl_coef=1 and "
+            "loss.kl_in='loss', or another policy_loss"
         )
     if config.recipe.advantage_scale == "group_mean" and config.recipe.reward_values == "plus_minus_one":
         yield (
@@ -324,6 +321,9 @@ def _supervised_faults(config: RunConfig) -> Iterator[str]:
         "recipe.zero_variance_groups": "keep",
         "sampling.top_k": 0,
         "curriculum.dynamic_sampling": False,
+        "curriculum.retire_rate": 0.0,
+        "length.overlong": "off",
+        "schedule.group_size": "",
         "environment.name": "",
     }
     for field, value in wanted.items():
@@ -331,7 +331,7 @@ def _supervised_faults(config: RunConfig) -> Iterator[str]:
         if found != value:
             yield (
                 f"{field} = {found!r} with config.supervised = {config.supervised!r}: texts are learned as they are, "
-                f"each with an advantage of 1: set it to {value!r}"
+                f"not drawn, compared or graded: set it to {value!r}"
             )
 
 

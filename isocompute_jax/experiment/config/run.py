@@ -189,7 +189,7 @@ class AlarmsConfig(Group):
     window: int = option(5, "Steps over which numbers are averaged.", low=1)
     entropy_collapse: float = option(5.0, "Times that entropy may fall below that of the first `window` steps.", low=0)
     entropy_explosion: float = option(3.0, "Times that entropy may rise above that of the first `window` steps.", low=0)
-    kl: float = option(0.5, "Distance from the reference policy, in nats per token (column `kl`).", low=0)
+    kl: float = option(0.5, "Distance from the reference policy (column `kl`); 0 where there is a teacher.", low=0)
     ratio: float = option(20.0, "Largest ratio of an update (column `ratio_max`).", low=0)
     correction: float = option(
         0.1, "Share of tokens whose sampler correction is cut (column `correction_cut`).", low=0, high=1
@@ -503,5 +503,7 @@ class RunConfig(Group):
           InputError: names the field at fault and what to do.
         """
         config = apply_preset(self.begun())
+        if self.teacher:  # it may be far away
+            config = dataclasses.replace(config, alarms=dataclasses.replace(config.alarms, kl=0.0))
         validate(config)
         return config
