@@ -117,6 +117,10 @@ def _head(plan: Plan) -> Iterator[str]:
             f"  updates     {config.updates_per_step:,} a step = {config.recipe.epochs} epochs x "
             f"{config.recipe.minibatches} mini-batches of {config.problems_per_update} problems"
         )
+    if config.teacher:
+        yield "  teacher     not in this plan: neither its weights nor its scores"
+    if config.supervised:
+        yield "  texts       nothing is sampled but evaluations: leave out what this plan says of sampling for training"
     yield f"  compilers   {', '.join(f'{name} {version}' for name, version in versions().items())}"
     if plan.compiled is not None:
         yield f"  compiled in {plan.compiled.lower_s + plan.compiled.compile_s:.0f} s; no weights were read"

@@ -175,5 +175,8 @@ def test_a_schedule_is_planned_by_its_sizes(config):
     text = report(plan)
     assert "n 4@0,8@128; steps: 4 of 8 x 4; 3 of 8 x 8" in text and "; 7 steps" in text
     assert "2 sizes, each compiled" in text
+    for field, said in (("teacher", "teacher     not in this plan"), ("supervised", "leave out what this plan says")):
+        changed = dataclasses.replace(plan, config=dataclasses.replace(plan.config, **{field: "text"}))
+        assert said in report(changed) and said not in text
     again = price_again(run, json.loads(json.dumps(figures(plan))))
     assert again.device_hours.high == pytest.approx(plan.cost.device_hours.high)
