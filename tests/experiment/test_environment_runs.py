@@ -87,6 +87,7 @@ def test_where_it_is_played_changes_nothing(config, undisturbed, tmp_path, where
         assert builders.log_lines(tmp_path / "run", log) == builders.log_lines(undisturbed, log)
 
 
+@pytest.mark.slow
 def test_turns_are_credited_each_by_itself_in_every_layout(config, tmp_path):
     """The same gradient in trees, packed rows and padded ones, and another than that of whole rollouts."""
     counting = EnvironmentConfig(f"{GAMES}:Counting", turns=3, turn_tokens=1)
