@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -168,8 +169,9 @@ def _check(config: RunConfig) -> None:
             "config.loss: its KL or entropy term stands in the reward (kl_in, entropy_in), which is not measured here: "
             "set it to 'loss' in a copy of config.json"
         )
-    if config.loss.routing != "own":
-        raise InputError(f"config.loss.routing = {config.loss.routing!r} is not measured here: set it to 'own'")
+    for field, plain in {"loss.routing": "own", "teacher": "", "supervised": "", "sampling.top_k": 0}.items():
+        if (found := operator.attrgetter(field)(config)) != plain:
+            raise InputError(f"config.{field} = {found!r} is not measured here: set it to {plain!r}")
 
 
 def _gradients(

@@ -104,9 +104,8 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     if config.loss.in_reward:
         distance, metrics = reward_penalties(parts, first, old, there)
         penalties, columns = distance if penalties is None else penalties + distance, columns | metrics
-    jax.block_until_ready(
-        (old, [tokens.reference_logprobs for tokens in first])
-    )  # or the update would wait for them, and its time say so
+    scored = old, [tokens.reference_logprobs for tokens in first]
+    jax.block_until_ready(scored)  # or the update would wait for them, and its time say so
     scoring_s = time.perf_counter() - began
     if config.keeps_old_logprobs:
         first = [dataclasses.replace(tokens, old_logprobs=scores) for tokens, scores in zip(first, old, strict=True)]

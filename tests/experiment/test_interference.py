@@ -81,6 +81,10 @@ def test_what_is_not_measured_is_refused(base_run, tmp_path):
         config = dataclasses.replace(base_run, loss=loss, recipe=RecipeConfig())
         with pytest.raises(InputError, match=message):
             measure_interference(config, base_run.model, base_run.train_set, tmp_path / "out", SMALL)
+    with pytest.raises(InputError, match=r"config.teacher = 't' is not measured here: set it to ''"):
+        measure_interference(
+            dataclasses.replace(base_run, teacher="t"), base_run.model, base_run.train_set, tmp_path / "out", SMALL
+        )
     with pytest.raises(InputError, match="--rollouts=7 must be even"):
         InterferenceConfig(rollouts=7)
     assert not (tmp_path / "out").exists()

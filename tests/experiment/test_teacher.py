@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax import model, tasks
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import EvaluationConfig, PackingConfig
+from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, PackingConfig
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records.errors import InputError, RunError
 from tests.experiment.builders import MODEL, log_lines, make_inputs
@@ -66,15 +66,21 @@ def scores(shape, params, prompt, tokens):
 
 
 @pytest.mark.parametrize(
-    ("packing", "kl_in"),
-    [(PackingConfig(trees="off"), "loss"), (PackingConfig(), "loss"), (PackingConfig(row_tokens=16), "reward")],
-    ids=["padded", "trees", "packed, in the reward"],
+    ("packing", "kl_in", "mesh"),
+    [
+        pytest.param(PackingConfig(trees="off"), "loss", MeshConfig(), id="padded"),
+        pytest.param(PackingConfig(), "loss", MeshConfig(), id="trees"),
+        pytest.param(PackingConfig(row_tokens=16), "reward", MeshConfig(), id="packed, in the reward"),
+        pytest.param(
+            PackingConfig(row_tokens=16), "loss", MeshConfig(data=2, fsdp=2), id="on a mesh", marks=pytest.mark.slow
+        ),
+    ],
 )
-def test_the_kl_of_a_step_is_that_to_the_teacher(distilled, tmp_path, monkeypatch, packing, kl_in):
+def test_the_kl_of_a_step_is_that_to_the_teacher(distilled, tmp_path, monkeypatch, packing, kl_in, mesh):
     """Computed once more, rollout by rollout: k2 in the loss, k1 in the reward, before the first update."""
     groups = watched_groups(monkeypatch)
     loss = DISTIL if kl_in == "loss" else LossConfig(kl_coef=0.1, kl_in="reward")
-    loop.train(dataclasses.replace(distilled, packing=packing, loss=loss), tmp_path / "run")
+    loop.train(dataclasses.replace(distilled, packing=packing, loss=loss, mesh=mesh), tmp_path / "run")
     drawn = [(group.prompt_tokens, each.tokens) for group in groups[0] for each in group.completions]
     of_policy, of_teacher = (
         np.concatenate([scores(shape, params, *pair) for pair in drawn])

@@ -302,6 +302,7 @@ def test_a_transfer_that_does_not_come(checkpoint, tmp_path):
         said["/init_weight_transfer_engine"] = 500
         with pytest.raises(TransferError, match="answered 500"):
             await engine.open_transfer(UNIQUE_ID, BUCKETS)
+        assert [path for path, _ in asked if path != "/weight_info"][-1] == "/resume"
         await engine.check_health()
         del said["/init_weight_transfer_engine"]
         await engine.open_transfer(UNIQUE_ID, BUCKETS)
@@ -312,7 +313,7 @@ def test_a_transfer_that_does_not_come(checkpoint, tmp_path):
         await engine.stop()
 
     said = with_nccl()
-    with recorded(said) as (url, _):
+    with recorded(said) as (url, asked):
         asyncio.run(play(StockEngine(settings(checkpoint, url, tmp_path))))
 
 

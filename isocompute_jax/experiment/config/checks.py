@@ -6,7 +6,7 @@ Single fields are checked by their classes.
 from __future__ import annotations
 
 import dataclasses
-import functools
+import operator
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -327,8 +327,7 @@ def _supervised_faults(config: RunConfig) -> Iterator[str]:
         "environment.name": "",
     }
     for field, value in wanted.items():
-        found = functools.reduce(getattr, field.split("."), config)
-        if found != value:
+        if (found := operator.attrgetter(field)(config)) != value:
             yield (
                 f"{field} = {found!r} with config.supervised = {config.supervised!r}: texts are learned as they are, "
                 f"not drawn, compared or graded: set it to {value!r}"

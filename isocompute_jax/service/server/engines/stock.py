@@ -299,12 +299,14 @@ class StockEngine:
             body = {"init_info": init_info(unique_id, 1 + self.facts.devices, buckets)}
             try:
                 await self._asked("POST", "/init_weight_transfer_engine", body, JOIN_S)
+                self._buckets = buckets
             except EngineError as error:
                 if error.__cause__ is not None:  # no answer, and none will come
                     self._fail(f"vLLM waits for a learner that did not come ({error}): start it again")
                 raise TransferError(str(error)) from error
-            self._buckets = buckets
-            await self._asked("POST", "/resume")
+            finally:
+                if self._failure is None:
+                    await self._asked("POST", "/resume")
 
     async def take_sent_weights(
         self, receiving: Callable[[], Awaitable[None]], *, version: int, recompute: bool
