@@ -7,7 +7,7 @@ PYTHON_3_12 := $(shell for python in python3.12 "$$(pyenv prefix 3.12 2>/dev/nul
 PYTHON ?= $(or $(PYTHON_3_12),python3)
 # What clusters install is for 3.12 alone.
 CLUSTER_PYTHON ?= $(or $(PYTHON_3_12),python3.12)
-WORKERS ?= 2
+WORKERS ?= 3
 KILLS ?= 20
 PRESET ?= quick
 LLM ?= llm
@@ -127,7 +127,7 @@ study-vllm: $(RUNTIME) $(VLLM) ## the same study, sampled by two vLLM servers (P
 	  --endpoints={endpoints} --token_file={token_file} $(ARGS)
 
 # Each process begins with half of the tests in their order, and takes over half of what the other has left.
-test: $(DEV) ## the fast tests (WORKERS=2 processes)
+test: $(DEV) ## the fast tests (WORKERS=3 processes, for two cores: they also wait)
 	$(RUN) -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
 # Like the fast ones, compiled without LLVM's optimisation and by XLA's older code for fusions (tests/conftest.py), which
