@@ -128,11 +128,7 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
         yield functools.partial(parts.sampler.compile, requests)
     yield lowered(make_schedule(config.optimizer, size.rollouts), 0)
     reference = sharding.abstract(parts.reference_params) if config.loss.reads_reference else None
-    scored = [
-        name
-        for name, it_is in (("old_logprobs", config.keeps_old_logprobs), ("reference_logprobs", config.teacher))
-        if it_is
-    ]
+    scored = ["old_logprobs"] * config.keeps_old_logprobs + ["reference_logprobs"] * bool(config.teacher)
     frozen = None if parts.frozen is None else sharding.abstract(parts.frozen)
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)

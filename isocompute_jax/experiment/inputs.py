@@ -66,7 +66,7 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     tokenizer = load_tokenizer(config.model)
     check_mixture(config, model_config)
     check_mesh(config.mesh, model_config)
-    if config.teacher and not config.teacher.startswith("http"):
+    if config.teacher and not config.asks_teacher:
         check_mesh(config.mesh, model_config_of(dataclasses.replace(config, model=config.teacher)))
         check_tokens(config.teacher, tokenizer)
     check_vocabulary(config.model, tokenizer, model_config.vocab_size)

@@ -36,7 +36,7 @@ def teacher_of(config: RunConfig, inputs: Inputs) -> TeacherLogprobs | None:
     """
     if not config.teacher:
         return None
-    if config.teacher.startswith("http"):
+    if config.asks_teacher:
         served, tokens = ServedTeacher(config.teacher.rstrip("/")), np.zeros(1, np.int32)
         drawn = Completion.drawn(tokens, tokens.astype(np.float32), tokens, "stop")
         asyncio.run(served.scored([RolloutGroup("", 0, tokens, (drawn,))]))  # whether it answers

@@ -26,8 +26,8 @@ from isocompute_jax.records.rollout import Completion, RolloutGroup
 class RolloutRows:
     """A batch in which each rollout has a last axis of its own."""
 
-    mask: Any
-    rollout: Any
+    mask: Any  # [*M, N, R, T] bool
+    rollout: Any  # [*M, N, R] int32
 
     @property
     def segments(self) -> None:

@@ -415,11 +415,7 @@ def sample_unit(
     last = jnp.broadcast_to(hidden[:, -1:], (problems, rollouts, hidden.shape[-1]))
     token, *drawn = draw(last, jnp.int32(0))
     chosen = jnp.moveaxis(prefix.routed.experts, 0, 2) if routing and prefix.routed is not None else None
-    nothing = _nothing_drawn((problems, rollouts, max_tokens), chosen)
-    if top_k:
-        nothing = nothing._replace(
-            support=jnp.full((*nothing.tokens.shape, min(top_k, config.vocab_size)), -1, jnp.int32)
-        )
+    nothing = _nothing_drawn((problems, rollouts, max_tokens), chosen, min(top_k, config.vocab_size))
     samples = store(nothing, jnp.int32(0), token, *drawn)
     caches = model.init_caches(config, prefix, rollouts, max(1, max_tokens - 1))
 
@@ -442,10 +438,12 @@ def sample_unit(
     return samples
 
 
-def _nothing_drawn(shape: tuple[int, int, int], prompt_experts: Array | None) -> Samples:
-    """The samples [P, G, T] before the first token; with the experts of the prompts where they are asked for."""
+def _nothing_drawn(shape: tuple[int, int, int], prompt_experts: Array | None, top_k: int) -> Samples:
+    """The samples [P, G, T] before the first token; with the experts of the prompts, and support, where asked for."""
     lengths, stopped = jnp.zeros(shape[:2], jnp.int32), jnp.zeros(shape[:2], bool)
     samples = Samples(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), lengths, stopped)
+    if top_k:
+        samples = samples._replace(support=jnp.full((*shape, top_k), -1, jnp.int32))
     if prompt_experts is None:
         return samples
     experts = jnp.zeros((*shape, *prompt_experts.shape[2:]), prompt_experts.dtype)

@@ -272,7 +272,7 @@ def _update_faults(config: RunConfig) -> Iterator[str]:
         )
     if config.teacher and not loss.kl_coef:
         yield f"teacher = {config.teacher!r} is learned from through the KL term alone: set config.loss.kl_coef=1"
-    if config.teacher.startswith("http") and (config.temperature != 1 or config.sampling.top_k):
+    if config.asks_teacher and (config.temperature != 1 or config.sampling.top_k):
         yield (
             f"teacher = {config.teacher!r}: servers say log-probabilities at temperature 1 and of all tokens, and the "
             f"policy's temperature is {config.temperature}, its top_k {config.sampling.top_k}: set "
@@ -443,7 +443,7 @@ def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
             yield f"reward.{field}", name
     if ":" in config.environment.name:
         yield "environment.name", config.environment.name
-    if config.teacher.startswith("http"):
+    if config.asks_teacher:
         yield "teacher", config.teacher
     for field in ("allow", "environment"):
         if value := getattr(config.reward, field):

@@ -466,6 +466,11 @@ class RunConfig(Group):
         return self.learner_temperature or self.sampling.temperature
 
     @property
+    def asks_teacher(self) -> bool:
+        """Whether the teacher is a server, and not a directory."""
+        return self.teacher.startswith(("http://", "https://"))
+
+    @property
     def overlapped(self) -> bool:
         """Whether rollouts are sampled while the learner updates."""
         return self.max_staleness > 0 and self.asynchrony != "phases"

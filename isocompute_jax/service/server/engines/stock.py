@@ -62,7 +62,8 @@ PADDING = 64
 """vLLM fills vocabularies up to a multiple of it, with zeros."""
 EMBEDDING = "model.embed_tokens.weight"
 SAFETENSORS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-ALIKE = "VLLM_BATCH_INVARIANT"
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+NOT_INVARIANT = f"same_bits: what it draws depends on what else is drawn, without {BATCH_INVARIANT}=1 around it"
 FLAGS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
 
 
@@ -125,7 +126,7 @@ class StockEngine:
             routing=routing,
             support=bool(model.get("return_sampling_mask")),
             nccl="" if device == "cpu" else _nccl(info),
-            lacks=() if info.get("vllm_env", {}).get(ALIKE) else (_NOT_ALIKE,),
+            lacks=() if info.get("vllm_env", {}).get(BATCH_INVARIANT) else (NOT_INVARIANT,),
         )
         if not (self._settings.reload_dir or self._facts.nccl):
             raise InputError(
@@ -433,9 +434,6 @@ def _support(masks: list[list[int]] | None, length: int) -> np.ndarray | None:
     for row, mask in zip(support, masks, strict=True):
         row[: len(mask)] = mask
     return support
-
-
-_NOT_ALIKE = f"same_bits: what it draws depends on what else is drawn; {ALIKE}=1 in vLLM's environment changes that"
 
 
 def _nccl(info: Mapping[str, Any]) -> str:
