@@ -103,7 +103,7 @@ def test_groups_begin_alike_and_steps_do_not(tokenizer):
         return drawn(Written(tokenizer, "5="), policy, request_of(tokenizer, step=step)).prompt_tokens.tolist()
 
     assert beginning(1) == beginning(1)
-    assert len({tuple(beginning(step)) for step in range(12)}) > 3
+    assert len({tuple(beginning(step)) for step in range(5)}) > 2
 
 
 def test_what_begins_differently_is_context(tokenizer, monkeypatch):

@@ -22,13 +22,13 @@ from tests.experiment.test_teacher import scores
 def supervised(tmp_path):
     """A run on the 16 answers of its train set, all in each step."""
     config = make_inputs(tmp_path)
-    recipe = RecipeConfig(advantage_scale="none", baseline="none", zero_variance_groups="keep", microbatch_tokens=16)
+    recipe = RecipeConfig(advantage_scale="none", baseline="none", zero_variance_groups="keep", microbatch_tokens=64)
     return dataclasses.replace(
         config,
         supervised="answer",
         group_size=1,
         problems_per_batch=16,
-        max_compute=16 * 24,
+        max_compute=16 * 12,
         recipe=recipe,
         loss=LossConfig(policy_loss="reinforce", correction_mode="off"),
         optimizer=dataclasses.replace(config.optimizer, base_lr=4e-2),

@@ -10,6 +10,7 @@ import pytest
 from isocompute_jax import app, model
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import override
+from isocompute_jax.learner import LossConfig
 from isocompute_jax.model import LoraConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -20,7 +21,7 @@ LORA = LoraConfig(rank=4, alpha=8.0)
 
 def with_adapters(run, steps=6, **fields):
     lora = dataclasses.replace(LORA, **fields)
-    return dataclasses.replace(run, lora=lora, max_compute=steps * run.rollouts_per_step)
+    return dataclasses.replace(run, lora=lora, max_compute=steps * run.rollouts_per_step, loss=LossConfig())
 
 
 @pytest.fixture(scope="module")

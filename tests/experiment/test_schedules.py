@@ -15,6 +15,7 @@ from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig
 from isocompute_jax.experiment.fork import Origin, identity_of_fork
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.schedules import settled
+from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
@@ -25,8 +26,9 @@ SCHEDULE = ScheduleConfig("4@0,8@128", problems_per_batch="4@0,2@300", rate="cos
 
 @pytest.fixture(scope="module")
 def scheduled(base_run):
+    """Without a reference, which would have programs of each size too."""
     kept = dataclasses.replace(base_run.checkpoints, keep_every=8)
-    return dataclasses.replace(base_run, max_compute=700, schedule=SCHEDULE, checkpoints=kept)
+    return dataclasses.replace(base_run, max_compute=700, schedule=SCHEDULE, checkpoints=kept, loss=LossConfig())
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +146,10 @@ def test_forks_of_several_seeds_are_one_configuration(base_run):
             "a batch of 99 problems, but the training set",
         ),
         ({"schedule": ScheduleConfig("4@0,64@650")}, "comes to steps of 4 x 64 rollouts when less than one of them"),
-        ({"schedule": ScheduleConfig("theory")}, "it knows runs without KL and entropy terms"),
+        (
+            {"schedule": ScheduleConfig("theory"), "loss": LossConfig(kl_coef=0.01)},
+            "it knows runs without KL and entropy terms",
+        ),
     ],
 )
 def test_what_is_refused_leaves_no_run_behind(scheduled, reference, changes, says, tmp_path):
@@ -184,7 +189,6 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
     config = dataclasses.replace(
         scheduled,
         train_set=str(tmp_path / "train.jsonl"),
-        loss=dataclasses.replace(scheduled.loss, kl_coef=0.0, entropy_coef=0.0),
         schedule=ScheduleConfig("theory"),
         evaluation=EvaluationConfig(),
         max_compute=100,

@@ -69,7 +69,7 @@ def scores(shape, params, prompt, tokens):
     ("packing", "kl_in", "mesh"),
     [
         pytest.param(PackingConfig(trees="off"), "loss", MeshConfig(), id="padded"),
-        pytest.param(PackingConfig(), "loss", MeshConfig(), id="trees"),
+        pytest.param(PackingConfig(), "loss", MeshConfig(), id="trees", marks=pytest.mark.slow),
         pytest.param(PackingConfig(row_tokens=16), "reward", MeshConfig(), id="packed, in the reward"),
         pytest.param(
             PackingConfig(row_tokens=16), "loss", MeshConfig(data=2, fsdp=2), id="on a mesh", marks=pytest.mark.slow
@@ -98,7 +98,7 @@ def test_the_own_first_weights_as_a_teacher_change_nothing(distilled, tmp_path):
     """Beside rewards, over epochs of mini-batches that are dealt anew."""
     recipe = dataclasses.replace(distilled.recipe, epochs=2, minibatches=2)
     loss = LossConfig(kl_coef=0.05, kl_estimator="k3")
-    own = dataclasses.replace(distilled, loss=loss, recipe=recipe, teacher="")
+    own = dataclasses.replace(distilled, loss=loss, recipe=recipe, teacher="", packing=PackingConfig(trees="off"))
     for name, config in (("own", own), ("taught", dataclasses.replace(own, teacher=own.model))):
         loop.train(config, tmp_path / name)
     ours, theirs = (log_lines(tmp_path / name, "metrics.jsonl") for name in ("taught", "own"))
@@ -150,7 +150,13 @@ def served():
     Said.broken = False
 
 
-@pytest.mark.parametrize("packing", [PackingConfig(), PackingConfig(row_tokens=16)], ids=["trees", "packed"])
+@pytest.mark.parametrize(
+    "packing",
+    [
+        pytest.param(PackingConfig(), id="trees"),
+        pytest.param(PackingConfig(row_tokens=16), id="packed", marks=pytest.mark.slow),
+    ],
+)
 def test_a_served_teacher(distilled, served, tmp_path, monkeypatch, packing):
     """Its log-probability of a token is minus a tenth of its id."""
     groups = watched_groups(monkeypatch)

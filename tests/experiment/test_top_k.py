@@ -25,7 +25,13 @@ def truncated(path, **changes):
     return dataclasses.replace(config, **changes)
 
 
-@pytest.mark.parametrize("packing", [PackingConfig(), PackingConfig(row_tokens=16)], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "packing",
+    [
+        pytest.param(PackingConfig(), id="padded", marks=pytest.mark.slow),
+        pytest.param(PackingConfig(row_tokens=16), id="packed"),
+    ],
+)
 def test_sampler_and_learner_agree_on_a_truncated_distribution(tmp_path, packing):
     """They would differ by some tenth of a nat, the mass that was cut off, if it were not said what was kept."""
     loop.train(truncated(tmp_path, packing=packing), tmp_path / "run")

@@ -69,7 +69,7 @@ def check(described: str, code: int, out: pathlib.Path, printed: str, errors: st
 
 
 @pytest.mark.parametrize(
-    "name", ["terms_easy", *(pytest.param(name, marks=pytest.mark.slow) for name in sub_tables.recorded()[:2])]
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("terms_easy", *sub_tables.recorded()[:2])]
 )
 def test_a_sweep_cut_at_an_eighth_of_its_compute(name, tmp_path, capsys):
     """All seeds and columns but the base model's rows: too short to ask it how large a forecast's errors are."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.goldens import goldens
 
-FAST = ("gallery_hard_b2", "table_verl", "law_pretraining")
+FAST = ("table_verl", "law_pretraining")
 """One of a kind; the others are slow together."""
 
 

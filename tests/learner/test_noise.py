@@ -123,9 +123,9 @@ def measured(score, params, opt_state, shardings=None):
 def adam_after(params, updates):
     """The state of the optimizer after updates with gradients of one's own."""
     optimizer = learner.make_optimizer(OPTIMIZER)
-    state = optimizer.init(params)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
     for seed in range(updates):
-        _, state = optimizer.update(random_params(builders.one_layer(), seed=seed), state, params, learning_rate=1.0)
+        _, state = update(random_params(builders.one_layer(), seed=seed), state, params, learning_rate=1.0)
     return state
 
 
@@ -176,6 +176,7 @@ def test_adam_weights_by_hand():
     assert noise.adam_weights(optax.sgd(1.0).init({"w": jnp.zeros(3)}), OPTIMIZER, None) is None
 
 
+@pytest.mark.slow
 def test_eight_devices_measure_as_one_does(alone):
     params, state, products, _ = alone
     shardings = learner.state_shardings(builders.one_layer(), builders.mesh(), learner.make_optimizer(OPTIMIZER))

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isocompute_jax import learner, model
+from isocompute_jax import learner
 from isocompute_jax.records.errors import InputError
 from tests.learner.builders import LENGTH, PROMPT, TEMPERATURE, VOCAB, make_groups, one_layer, shape_for
-from tests.model.tiny import random_params
+from tests.model.tiny import logits_of, random_params
 
 CONFIG = one_layer(dtype="float64")
 WIDTH = 5
@@ -42,9 +42,10 @@ def with_supports(groups, widths=(2, WIDTH + 1)):
 
 def plain(params, group, completion):
     """Log-probabilities and entropies of a completion's tokens, one by one."""
-    tokens = np.concatenate([group.prompt_tokens, completion.tokens])[None]
-    hidden, _ = model.prefill(CONFIG, params, jnp.asarray(tokens), jnp.ones(tokens.shape, bool))
-    logits = np.asarray(model.logits(CONFIG, params, hidden))[0, len(group.prompt_tokens) - 1 :] / TEMPERATURE
+    text = np.concatenate([group.prompt_tokens, completion.tokens])
+    tokens = np.pad(text, (0, PROMPT + LENGTH - len(text)))[None]  # one length, one program
+    logits = logits_of(CONFIG, params, jnp.asarray(tokens), jnp.ones(tokens.shape, bool))
+    logits = np.asarray(logits)[0, len(group.prompt_tokens) - 1 :] / TEMPERATURE
     found = []
     for row, token, support in zip(logits, completion.tokens, completion.support, strict=False):
         kept = support[support >= 0] if np.any(support >= 0) else np.arange(VOCAB)

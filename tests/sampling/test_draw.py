@@ -105,7 +105,10 @@ def test_nucleus_logprobs_sum_to_one(drawn):
     assert sum(probability.values()) == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(3, 1.0), (6, 0.7), (1, 0.5), (99, 1.0)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"),
+    [(3, 1.0), (6, 0.7), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 0.5), (99, 1.0)))],
+)
 def test_the_most_probable_tokens_alone(top_k, top_p):
     """top_p cuts what the top_k are to each other; the completions say what was left, and are drawn from it."""
     params = SamplingParams(temperature=1.0, top_p=top_p, max_tokens=1, top_k=top_k)

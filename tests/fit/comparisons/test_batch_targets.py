@@ -19,6 +19,7 @@ def found():
     return targets
 
 
+@pytest.mark.slow
 def test_the_leader_is_the_true_one_or_within_noise_of_it(found):
     """avg@4 is the curve, best@4 and worst@4 rise with it: all three have the same order, and so the same n*(C)."""
     targets = ("avg@4", "best@4", "worst@4")

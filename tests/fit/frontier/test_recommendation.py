@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -20,12 +21,20 @@ FITS = [
     CurveFit("hill", {"floor": 0.1, "asymptote": a, "midpoint": mid, "steepness": 1.0}, WINDOW) for a, mid in LEVELS
 ]
 BUDGETS = np.geomspace(1e4, 1e6, 40)
-LAW = fit_allocation(BUDGETS, 2 ** (6.09 / (1 + np.exp(-4.75 * (np.log10(BUDGETS) - 5.0))) + 2.0), window=1)
-NO_LAW = fit_allocation(BUDGETS, np.full(40, 32.0), window=1)
 
 
-def ask(budget: float, *, fits=FITS, law=LAW, configurations=CONFIGURATIONS, **more):
-    known = {"allocation": law, "learning_rate": LearningRate()} | more
+@functools.cache
+def rising():
+    return fit_allocation(BUDGETS, 2 ** (6.09 / (1 + np.exp(-4.75 * (np.log10(BUDGETS) - 5.0))) + 2.0), window=1)
+
+
+@functools.cache
+def no_law():
+    return fit_allocation(BUDGETS, np.full(40, 32.0), window=1)
+
+
+def ask(budget: float, *, fits=FITS, law=rising, configurations=CONFIGURATIONS, **more):
+    known = {"allocation": law(), "learning_rate": LearningRate()} | more
     return allocate(budget, Contest(fits=fits, configurations=configurations, **known))
 
 
@@ -48,9 +57,9 @@ def test_the_learning_rate_scales_with_the_square_root():
 
 def test_beyond_the_data_curves_are_held_where_they_are_carried_to():
     """At twice the data n = 32 is at 0.1 + 0.7 / (1 + 6e4 / 2e6), above n = 128 at 0.1 + 0.8 / (1 + 4e5 / 2e6)."""
-    assert LAW.status == "ok"
+    assert rising().status == "ok"
     found = ask(4e6)
-    assert found.group_size == 32 and found.law_group_size == pytest.approx(float(LAW.optimal_group_size(4e6)))
+    assert found.group_size == 32 and found.law_group_size == pytest.approx(float(rising().optimal_group_size(4e6)))
     assert found.reward == pytest.approx(0.1 + 0.7 / (1 + 6e4 / 2e6)) == ask(1e9).reward
     assert found.beyond == pytest.approx(4.0) and found.status == "warning"
     assert f"The law of n*(C) gives {found.law_group_size:.3g}" in found.reasons[0]
@@ -58,7 +67,7 @@ def test_beyond_the_data_curves_are_held_where_they_are_carried_to():
     assert any("4 times the largest compute" in reason for reason in found.reasons)
     assert any("asymptote is not identified" in reason for reason in found.reasons)
     assert any("far beyond" in reason for reason in ask(5e6).reasons)
-    unlawful = ask(4e6, law=NO_LAW)
+    unlawful = ask(4e6, law=no_law)
     assert unlawful.run == found.run and np.isnan(unlawful.law_group_size) and "law" not in unlawful.reasons[0]
 
 
@@ -67,12 +76,12 @@ def test_who_was_run_for_less_stays_a_candidate():
     fits = [dataclasses.replace(FITS[0], window=(1e3, 5e4)), dataclasses.replace(FITS[2], window=(1e4, 1e6))]
     fits[1] = dataclasses.replace(fits[1], params={**fits[1].params, "asymptote": 0.55})
     some = [CONFIGURATIONS[0], CONFIGURATIONS[2]]
-    asked = {"law": NO_LAW, "configurations": some}
+    asked = {"law": no_law, "configurations": some}
     found = [ask(budget, fits=fits, **asked) for budget in (4e4, 1e6, 1e7)]
     assert [each.run for each in found] == ["n = 8"] * 3
     assert found[1].reward == found[2].reward == pytest.approx(0.1 + 0.5 / (1 + 2e4 / 1e5)) and not found[1].seen
     assert [(u.run, u.first, u.last, u.open) for u in found[2].unseen] == [("n = 128", 1e4, 1e6, True)]
-    assert ask(1e6, fits=fits[::-1], law=NO_LAW, configurations=some[::-1]).run == "n = 8"
+    assert ask(1e6, fits=fits[::-1], law=no_law, configurations=some[::-1]).run == "n = 8"
     higher = [fits[0], FITS[2]]
     found = ask(1e6, fits=higher, **asked)
     assert found.run == "n = 128" and [u.run for u in found.unseen] == ["n = 8"]
@@ -99,13 +108,13 @@ def test_other_units_of_compute_are_turned_into_rollouts_for_steps():
 
 def test_an_empty_frontier_is_an_error():
     with pytest.raises(ValueError, match="empty"):
-        ask(1e4, fits=[], configurations=[], law=NO_LAW)
+        ask(1e4, fits=[], configurations=[], law=no_law)
 
 
 def test_the_expected_reward_stays_in_its_range():
     falling = [CurveFit("power", {"scale": 9.0, "asymptote": 0.7, "exponent": 0.4}, WINDOW)]
     unknown = [dataclasses.replace(CONFIGURATIONS[0], problems_per_batch=0)]
-    found = ask(10.0, fits=falling, configurations=unknown, law=NO_LAW)
+    found = ask(10.0, fits=falling, configurations=unknown, law=no_law)
     assert float(falling[0].reward(10.0)) < -1 and found.reward == 0.0
 
 
@@ -135,7 +144,7 @@ def test_where_no_step_is_paid_the_cheapest_is_named():
 
 
 def test_equal_curves_are_a_tie():
-    found = ask(1e5, fits=[FITS[0]] * 3, law=NO_LAW)
+    found = ask(1e5, fits=[FITS[0]] * 3, law=no_law)
     assert found.run == "n = 8" and found.tied == ("n = 32", "n = 128")
     assert "any n from 8 to 128: no difference seen." in found.reasons
     assert ask(1.5e5).tied == ()
@@ -151,7 +160,7 @@ def fallen(fit: CurveFit, compute: float) -> CurveFit:
 def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
     """It is stopped there while that is the best that the budget buys: 0.579 at 130,000, which n = 128 passes later."""
     fits = [FITS[0], fallen(FITS[1], 1.3e5), FITS[2]]
-    found = ask(budget, fits=fits, law=NO_LAW)
+    found = ask(budget, fits=fits, law=no_law)
     assert (found.run, found.stop) == (("n = 32", 1.3e5) if budget == 1.5e5 else ("n = 128", None))
     assert found.status == "warning" and found.reward > 0.578
     assert len(found.others_fallen) == (budget != 1.5e5) and set(found.others_fallen) <= set(found.doubts)
@@ -160,7 +169,7 @@ def test_a_curve_that_collapses_is_not_advised_beyond_its_peak(budget):
 
 def test_where_all_collapse_the_steps_stop_at_the_highest_peak():
     fits = [fallen(fit, 1.3e5) for fit in FITS]
-    found = ask(1e6, fits=fits, law=NO_LAW)
+    found = ask(1e6, fits=fits, law=no_law)
     assert found.run == "n = 32" and found.num_steps == 1.3e5 // 1024 and found.status == "warning"
     assert found.reward == pytest.approx(float(FITS[1].reward(1.3e5)))
     assert "better not spent" in found.reasons[0]
