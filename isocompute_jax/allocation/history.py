@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import math
 import pathlib
 import re
@@ -26,7 +27,7 @@ from isocompute_jax.allocation.auto import Controller, states
 from isocompute_jax.options import check, described, option
 from isocompute_jax.records import metrics
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.run_files import EVAL, METRICS, read_lines
+from isocompute_jax.records.run_files import CONFIG, EVAL, METRICS, read_lines
 
 Line = Mapping[str, Any]
 Rewards = Sequence[Sequence[float]]
@@ -95,7 +96,9 @@ def read_logs(run: pathlib.Path) -> Logs:
     Raises:
       InputError: a line lacks what the rule reads; names file, line and column.
     """
-    steps = read_lines(run / METRICS, partial_last_line=True)
+    facts = json.loads((run / CONFIG).read_text()) if (run / CONFIG).exists() else {}
+    fixed = {"group_size": facts.get("group_size")}  # which a run logs where it may change
+    steps = [fixed | line for line in read_lines(run / METRICS, partial_last_line=True)]
     evaluations = read_lines(run / EVAL, partial_last_line=True)
     for name, lines, keys in ((METRICS, steps, STEP_KEYS), (EVAL, evaluations, EVALUATION_KEYS)):
         for number, line in enumerate(lines, 1):
@@ -165,6 +168,20 @@ def decide(history: Logs, *, largest: int) -> tuple[list[str], Controller]:
     return said, found
 
 
+def judged(history: Logs) -> list[str]:
+    """For each set, what it says of the held-out problems at odd places, which decide nothing: at first, and now."""
+    sets, said = collections.defaultdict(list), []
+    for line in history.evaluations:
+        sets[line["eval_set"]].append(line)
+    for name, lines in sets.items():
+        if len(lines[0]["solve_counts"]) > 1:
+            first, now = (metrics.halves(line["solve_counts"], line["samples"])[1] for line in (lines[0], lines[-1]))
+            said.append(
+                f"{name}, by the half of its problems that decides nothing: {first:.3f} at first, {now:.3f} now"
+            )
+    return said
+
+
 def _numbered(folder: pathlib.Path) -> dict[int, pathlib.Path]:
     """Step -> its file."""
     if not folder.is_dir():
@@ -207,7 +224,7 @@ class Asked:
 
 
 def answer(asked: Asked) -> str:
-    """Every decision, and n of the next batch, on a line each."""
+    """Every decision, how the run stands by what decided none, and n of the next batch, on a line each."""
     folder = pathlib.Path(asked.history)
     if not folder.is_dir():
         raise InputError(f"--history={asked.history}: there is no such folder")
@@ -220,4 +237,4 @@ def answer(asked: Asked) -> str:
     last = history.metrics[-1]
     where = f"after step {last['step']:,}, {last['compute']:,} rollouts"
     stays = "" if last["group_size"] != found.group_size else ", as in the last step"
-    return "\n".join([*said, f"{where}: n = {found.group_size} for the next batch{stays}"])
+    return "\n".join([*said, *judged(history), f"{where}: n = {found.group_size} for the next batch{stays}"])

@@ -43,7 +43,7 @@ class Breakpoints(Generic[Number]):
     @property
     def text(self) -> str:
         """As a flag has it."""
-        return ",".join(f"{value:g}@{start}" for value, start in zip(self.values, self.starts, strict=True))
+        return ",".join(f"{value}@{start}" for value, start in zip(self.values, self.starts, strict=True))
 
 
 def parse_breakpoints(where: Field, text: str, number: Callable[[str], Number], *, low: Number) -> Breakpoints[Number]:
@@ -275,13 +275,15 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
       problem_set_size: D of the run.
 
     Raises:
-      InputError: there is no such file, it is no summary with a frontier, or its runs had another number of problems.
+      InputError: there is no such file, it is no summary with a frontier over rollouts on which fixed n lead, or its
+        runs had another number of problems.
     """
     try:
         summary = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         rows = summary["frontier"]["budgets"]
         found = [(float(row["compute"]), int(row["group_size"])) for row in rows]
         sizes = {int(run["problem_set_size"]) for run in summary["inputs"]} - {0}  # which tables may leave out
+        unit = summary.get("compute_unit", "rollouts")
     except FileNotFoundError:
         raise InputError(
             where, f": {path} does not exist; `python -m isocompute_jax.fit` writes a summary.json"
@@ -291,9 +293,15 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
             where, f": {str(path)!r} cannot be read ({error.strerror}): give the summary.json of a fit, frontier:FILE"
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(where, f": {path} is no summary.json of a fit with a frontier ({error!r})") from error
-    if not found:
-        raise InputError(where, f": the frontier of {path} has no budgets; fit a sweep over group_size")
+        raise InputError(
+            where, f": {path} is no summary.json with a frontier, as `python -m isocompute_jax.fit` writes it"
+        ) from error
+    if unit != "rollouts":
+        raise InputError(
+            where, f": the budgets of {path} are {unit}, and a schedule's are rollouts: fit without --compute"
+        )
+    if not found or min(n for _, n in found) < 2:
+        raise InputError(where, f": on the frontier of {path} no fixed n leads; fit a sweep over group_size")
     if sizes and sizes != {problem_set_size}:
         raise InputError(
             where,

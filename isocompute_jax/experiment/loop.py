@@ -189,7 +189,9 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     ledger, history = state.ledger.charge_training(groups), state.history.updated(groups, parts.inputs.stream.places)
     columns |= {**metrics, "learning_rate": learning_rate}
     columns |= size_columns(config, batch.sampled)
-    columns |= {"decision": state.controller.decision} if state.controller and state.controller.decision else {}
+    if state.controller and state.controller.decision:
+        LOG.info("%s: %s", parts.path, state.controller.decision)
+        columns["decision"] = state.controller.decision
     columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
     columns |= staleness_metrics(groups, step=now, window=config.window)
     columns |= what_was_not_measured(config)

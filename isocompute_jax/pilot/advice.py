@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,6 +213,12 @@ class Findings:
     no_test: str  # why there is none
     expected: Expected
     config: RunConfig  # that is advised
+    held_out: int  # problems that it is judged on
+
+    @functools.cached_property
+    def noise(self) -> tuple[Critical, Critical] | None:
+        """Critical n, and critical problems a batch at the n of the test; None where they were not measured."""
+        return critical(self.tested.lines, self.tested.plan.group_size) if self.tested else None
 
     @property
     def rollouts(self) -> int:
@@ -272,14 +279,11 @@ def _rates(found: Findings) -> Iterator[str]:
         )
     if tested.choice.felt:
         yield f"  taken: {tested.choice.rate:.3g}, the geometric middle of the candidates"
-    both = critical(tested.lines, plan.group_size)
-    if both is None:
+    if found.noise is None:
         yield "Gradient noise: not measured, it needs groups of 4 with a signal"
         return
-    n, problems = both
-    yield (
-        f"Gradient noise: critical n {_range(n)}; critical problems a batch at n = {plan.group_size} {_range(problems)}"
-    )
+    n, problems = map(_range, found.noise)
+    yield f"Gradient noise: critical n {n}; critical problems a batch, at n = {plan.group_size}, {problems}"
 
 
 def _range(size: Critical) -> str:
@@ -299,7 +303,7 @@ def _advice(found: Findings) -> Iterator[str]:
     if config.schedule.kind == "auto":
         how = "doubled when the run's own measurements say so (auto, docs/allocation.md)"
     yield f"  n          {config.group_size}, {how}"
-    yield f"  problems   {config.problems_per_batch} a batch, of {found.problems}"
+    yield f"  problems   {config.problems_per_batch} a batch, of {found.problems}{against_noise(found)}"
     optimizer = config.optimizer
     rule = (
         ""
@@ -308,10 +312,23 @@ def _advice(found: Findings) -> Iterator[str]:
     )
     yield f"  rate       {optimizer.base_lr:.3g}{rule}"
     yield f"  steps      up to {config.num_steps:,}"
+    error = math.sqrt(reward[last] * (1 - reward[last]) / found.held_out)
     yield (
-        f"  reward     {reward[last]:.2f} (avg@{config.evaluation.k} of held-out problems at the end, by theory; "
-        f"runs differ by {curves.spread[last, -1]:.2f})"
+        f"  reward     {reward[last]:.2f} (avg@{config.evaluation.k} at the end, by theory; runs differ by "
+        f"{curves.spread[last, -1]:.2f}, and {found.held_out} held-out problems err by up to {error:.2f})"
     )
+
+
+def against_noise(found: Findings) -> str:
+    """Whether the batch is too small, or too large, by the critical number of problems."""
+    if found.noise is None:
+        return ""
+    batch, problems = found.config.problems_per_batch, found.noise[1]
+    if batch < problems.low:
+        return ", fewer than the critical number: more (--problems_per_batch) would save steps and cost few rollouts"
+    if batch > problems.high:
+        return ", more than the critical number: fewer (--problems_per_batch) would spend rollouts better"
+    return ", which the gradient's noise finds neither too few nor too many"
 
 
 def _unsure(found: Findings) -> Iterator[str]:
@@ -333,7 +350,7 @@ def _unsure(found: Findings) -> Iterator[str]:
     if low < high:
         yield f"  - at the end n = {low} to {high} are tied"
     if tested is None:
-        yield f"  - the rate is the one that was given, or goes by the model's size: {found.no_test}"
+        yield f"  - the rate is untested, what --rates or the model's size make usual: {found.no_test}"
     elif not tested.choice.felt:
         yield (
             f"  - the rate goes by the model's size: in {tested.plan.steps} steps hardly a group had a signal, so that "
@@ -346,6 +363,8 @@ def _unsure(found: Findings) -> Iterator[str]:
         if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):
             yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
     yield "  - theory's reward is on the high side: docs/pilot.md has what runs of the advice came to on eight set-ups"
+    if found.measured.truncated > 0.1:
+        yield f"  - {found.measured.truncated:.0%} of the answers were cut off, and failed: raise --max_tokens"
     solved = found.measured.solved
     if 2 * (never := int((solved == 0).sum())) > len(solved):
         yield (

@@ -48,6 +48,8 @@ class PilotConfig:
         check(self, "--")
         if not self.budget:
             raise InputError("--budget is missing: say how many rollouts the run may take, such as --budget=131072")
+        if self.rollouts > self.budget:
+            raise InputError(f"--rollouts={self.rollouts} is more than the run that is planned, --budget={self.budget}")
         if self.rates and (sorted(set(self.rates)) != list(self.rates) or min(self.rates) <= 0):
             raise InputError(f"--rates={','.join(map(str, self.rates))}: give rates above 0 that rise")
 
@@ -112,9 +114,8 @@ def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Find
     config = with_rate(config, rates, tested)
     expected = expect(config, measured, problems)
     validation = str(directory / "sets" / "validation.jsonl")
-    found = Findings(
-        pilot.budget, problems, measured, shares, tested, no_test, expected, advised(config, expected, validation)
-    )
+    advice, held = advised(config, expected, validation), sum(map(len, inputs.evaluation_sets.values()))
+    found = Findings(pilot.budget, problems, measured, shares, tested, no_test, expected, advice, held)
     write_atomic(directory / CONFIG_FILE, config_source(found.config, f"What a pilot of {pilot.budget:,} advises."))
     return found
 
@@ -142,7 +143,7 @@ def usual_rates(params: int) -> tuple[float, ...]:
 def test(config: RunConfig, plan: TestPlan | None, directory: pathlib.Path, *, least: int) -> tuple[Tested | None, str]:
     """The rates that were tested; none, and why, where rollouts do not suffice."""
     if plan is None:
-        return None, f"that takes {least:,} rollouts, 2% of a budget of {math.ceil(least / SHARE):,} (--rollouts)"
+        return None, f"a test takes {least:,} rollouts, 2% of a budget of {math.ceil(least / SHARE):,} (--rollouts)"
     return run_test(config, plan, directory / "rates"), ""
 
 

@@ -252,8 +252,9 @@ def _of_size(
     values = {"avg": curves.held_out, "best": curves.best, "worst": curves.worst}[question.metric]
 
     def at(rows: np.ndarray) -> np.ndarray:
+        """What it simulates are whole steps, the nearest to each budget: the first may lie above the first budget."""
         found = np.interp(np.log(compute), np.log(curves.compute), rows)
-        return np.where(compute < curves.compute[0], np.nan, found)
+        return np.where(compute < n * question.problems_per_batch, np.nan, found)
 
     spread = at(values.std(axis=1, ddof=1))
     return at(values.mean(axis=1)), spread / np.sqrt(question.runs), spread, at(curves.train.mean(axis=1))

@@ -86,9 +86,9 @@ def test_the_schedule_of_leaders_rises_halfway_and_never_falls():
     assert found.text == "4@0,8@200,16@3200"
 
 
-def summary(path, sizes=(64, 64)):
-    budgets = [{"compute": 100.0, "group_size": 4}, {"compute": 400.0, "group_size": 8}]
-    content = {"frontier": {"budgets": budgets}, "inputs": [{"problem_set_size": size} for size in sizes]}
+def summary(path, sizes=(64, 64), leaders=(4, 8), **more):
+    budgets = [{"compute": compute, "group_size": n} for compute, n in zip((100.0, 400.0), leaders, strict=True)]
+    content = {"frontier": {"budgets": budgets}, "inputs": [{"problem_set_size": size} for size in sizes], **more}
     path.write_text(json.dumps(content))
     return path
 
@@ -103,6 +103,12 @@ def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
         optimal_group_sizes("", where, problem_set_size=65)
     with pytest.raises(InputError, match="does not exist"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
+    with pytest.raises(InputError, match=r"the budgets of .* are tokens, and a schedule's are rollouts"):
+        optimal_group_sizes(summary(tmp_path / "s.json", compute_unit="tokens"), where, problem_set_size=64)
+    with pytest.raises(InputError, match=r"no fixed n leads; fit a sweep over group_size"):  # as of runs of auto alone
+        optimal_group_sizes(summary(tmp_path / "s.json", leaders=(0, 8)), where, problem_set_size=64)
+    large = optimal_group_sizes(summary(tmp_path / "s.json", leaders=(4, 10**8)), where, problem_set_size=64)
+    assert large.text == "4@0,100000000@200"
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(InputError, match=r"is no summary\.json of a fit"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)

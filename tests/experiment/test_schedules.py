@@ -207,19 +207,21 @@ def test_theory_schedules_measured_problems(scheduled, tmp_path):
     loop.train(config, tmp_path / "run")
 
 
-def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path):
+def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path, caplog):
     evaluation = dataclasses.replace(scheduled.evaluation, points=8, first_compute=200)
     schedule = ScheduleConfig("auto", largest=8)
     config = dataclasses.replace(
         scheduled, group_size=4, max_compute=800, schedule=schedule, evaluation=evaluation, checkpoint_every_s=60.0
     )
-    loop.train(config, tmp_path / "whole")
+    with caplog.at_level("INFO"):
+        loop.train(config, tmp_path / "whole")
     lines = builders.log_lines(tmp_path / "whole", run_files.METRICS)
     sizes = [line["group_size"] for line in lines]
     changes = [step for step in range(1, len(sizes)) if sizes[step] != sizes[step - 1]]
     assert sizes == sorted(sizes) and changes
     assert [step for step, line in enumerate(lines) if "decision" in line] == changes
     for step in changes:
+        assert lines[step]["decision"] in caplog.text
         assert lines[step]["decision"].startswith(
             f"n {sizes[step - 1]} -> {sizes[step]} at {lines[step - 1]['compute']:,}"
         )

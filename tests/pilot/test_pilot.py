@@ -12,7 +12,7 @@ from isocompute_jax.allocation.schedule import Breakpoints
 from isocompute_jax.command_line import load_config
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, RunConfig
 from isocompute_jax.experiment.loop import train
-from isocompute_jax.pilot.advice import advised, config_source, critical, screen
+from isocompute_jax.pilot.advice import Critical, advised, against_noise, config_source, critical, screen
 from isocompute_jax.pilot.run import PilotConfig, run_pilot, usual_rates
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -28,7 +28,8 @@ def bare(path):
 
 
 @pytest.mark.slow
-def test_pilot_then_train(tmp_path):
+def test_pilot_then_train(tmp_path, caplog):
+    caplog.set_level("INFO")
     config, out = dataclasses.replace(bare(tmp_path), problem_set_size=8), tmp_path / "pilot"
     found = run_pilot(config, PilotConfig(budget=4096, rollouts=800, problems_per_batch=2), out)
     assert found.problems == 8  # not the 13 of the file that were not held out
@@ -39,6 +40,9 @@ def test_pilot_then_train(tmp_path):
     assert found.tested.rollouts == booked
     text = screen(found, str(out / "advised.py"))
     assert f"{found.rollouts:,} rollouts" in text and "Unsure" in text
+    assert f"{found.held_out} held-out problems err by up to" in text and found.held_out == 3
+    logged = [record.getMessage() for record in caplog.records]
+    assert any("start: " in line for line in logged) and not any("the model is in" in line for line in logged)
     made = load_config(str(out / "advised.py"))
     assert made == found.config
     assert made.evaluation.sets == {"validation": str(out / "sets" / "validation.jsonl")}
@@ -81,6 +85,7 @@ def test_bad_flags_are_named(tmp_path, flags, says):
         ({}, "pilot", "2% of it are 81 rollouts.*a budget from 6,400 on"),
         ({"rates": (1e-3, 1e-4)}, "pilot", "above 0 that rise"),
         ({"rates": (1e-3, 1e-3)}, "pilot", "above 0 that rise"),
+        ({"rollouts": 5000}, "pilot", "--rollouts=5000 is more than the run that is planned, --budget=4096"),
         ({}, ".", "is not empty"),
     ],
 )
@@ -121,6 +126,17 @@ def test_a_config_file_says_the_config(tmp_path):
 def test_usual_rates_are_those_of_two_models_that_are_known():
     assert usual_rates(100_000)[2] == pytest.approx(2.5e-4)
     assert usual_rates(7_000_000_000)[2] == pytest.approx(1e-6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"), [(2, ", fewer than the critical"), (16, "neither too few nor too many"), (99, ", more than the")]
+)
+def test_the_screen_says_whether_a_batch_is_too_small(batch, says):
+    noise = (Critical(10.0, 5.0, 20.0), Critical(15.0, 4.0, 64.0))
+    found: Any = types.SimpleNamespace(noise=noise, config=dataclasses.replace(RunConfig(), problems_per_batch=batch))
+    assert says in against_noise(found)
+    found.noise = None
+    assert against_noise(found) == ""
 
 
 def test_critical_sizes_are_ratios_of_means():

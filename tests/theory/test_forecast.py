@@ -98,6 +98,9 @@ def test_a_rate_of_zero_learns_nothing_and_budgets_below_a_step_are_none():
     found = forecast(RATES, question)
     np.testing.assert_allclose(found.reward[0], 0.05, rtol=1e-4)
     assert np.isnan(found.reward[1, 0]) and not np.isnan(found.reward[0, 0])
+    # 100 rollouts are 1.6 steps of 16 x 4, and the nearest whole ones, 2, lie above: that is no reason to say nothing.
+    early = forecast(RATES, dataclasses.replace(question, first_budget=100, problems_per_batch=16))
+    assert early.best[0] == 4 and np.isnan(early.reward[1, 0])
 
 
 def test_questions_that_make_no_sense():

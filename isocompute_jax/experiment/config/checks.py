@@ -99,7 +99,7 @@ def _faults(config: RunConfig) -> Iterator[str]:
     if config.num_steps < 1:
         yield (
             f"max_compute = {config.max_compute} is less than one step of {config.problems_per_batch} x "
-            f"{config.group_size} rollouts"
+            f"{config.group_size} rollouts: raise it, or lower problems_per_batch or group_size"
         )
     unpaid = next(iter(config.sizes.unpaid(config.max_compute)), None)
     if unpaid is not None and config.num_steps:

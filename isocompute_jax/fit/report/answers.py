@@ -55,7 +55,7 @@ def answer_text(result: SweepResult, found: BudgetAnswer) -> AnswerText:
         plan=part("plan"),
         expectation=part("expectation"),
         level=found.confidence,
-        label=_label(found.confidence, beyond=row.place == "beyond"),
+        label=_label(result, found.confidence, beyond=row.place == "beyond"),
         certainty=part("certainty"),
         against=_against(result, found),
         fixed=part("fixed"),
@@ -97,8 +97,9 @@ def in_order(names: Sequence[str]) -> list[str]:
     )
 
 
-def _label(confidence: Confidence, *, beyond: bool) -> str:
-    return f"{LABELS[confidence]}{', extrapolated' if beyond else ''}"
+def _label(result: SweepResult, confidence: Confidence, *, beyond: bool) -> str:
+    """How sure an answer is that was chosen among several."""
+    return f"{LABELS[confidence] if result.several else 'Not compared'}{', extrapolated' if beyond else ''}"
 
 
 def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]:
@@ -109,7 +110,7 @@ def range_cells(result: SweepResult, row: BudgetRange) -> tuple[str | None, ...]
     reward = " to ".join(dict.fromkeys(f"{value:z.3f}" for value in row.rewards))
     told = row.share is not None and row.confidence in ("sure", "likely", "open") and not row.beyond
     share = f" ({row.share:.0%})" if told else ""
-    sure = _label(row.confidence, beyond=row.beyond)
+    sure = _label(result, row.confidence, beyond=row.beyond)
     return (
         ends,
         pick(result, row.group_size, row.run, row.tied_group_sizes, row.stop),
