@@ -110,7 +110,7 @@ def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
     large = optimal_group_sizes(summary(tmp_path / "s.json", leaders=(4, 10**8)), where, problem_set_size=64)
     assert large.text == "4@0,100000000@200"
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(InputError, match=r"is no summary\.json of a fit"):
+    with pytest.raises(InputError, match=r"is no summary\.json with a frontier"):
         optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
 
 
