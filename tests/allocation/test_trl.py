@@ -277,7 +277,8 @@ def test_auto_doubles_n_by_its_own_logs_and_the_command_says_the_same(tmp_path):
     assert decisions[0][1] == f"n 2 -> 4 at 140 rollouts: {level}"
     assert replay(Controller(2, 8), metrics, evaluations).group_size == 8
     done = mains.run("isocompute_jax.allocation", [f"--history={run}", "--largest=8"])
-    *said, last = done.stdout.splitlines()
+    *said, half, last = done.stdout.splitlines()
+    assert half.startswith("validation, by the half of its problems that decides nothing: ")
     assert said == [decision for _, decision in decisions]
     assert last == "after step 140, 1,540 rollouts: n = 8 for the next batch, as in the last step"
 

@@ -85,9 +85,9 @@ def test_whatever_a_function_does_is_counted_with_its_problem_and_the_others_are
         said = " ".join(record.getMessage() for record in caplog.records)
         for part in ("'p'", "LookupError", "within 1 s", "exit code 7", "SIGSEGV", "nan, which is not finite", "'1.0'"):
             assert part in said
-        # What hung had started a process of its own: it is gone, too.
+        # What hung had started a process of its own (no other test sleeps as long): it is gone, too.
         assert not [
-            p for p in psutil.process_iter(["cmdline"]) if "time.sleep(600)" in " ".join(p.info["cmdline"] or [])
+            p for p in psutil.process_iter(["cmdline"]) if "time.sleep(601)" in " ".join(p.info["cmdline"] or [])
         ]
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
