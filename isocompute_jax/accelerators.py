@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 from isocompute_jax.records.errors import InputError
 
@@ -86,31 +87,11 @@ class Device:
         return kind in self.kinds
 
 
-def _tpu(
-    name: str,
-    *,
-    flops: float,
-    memory: float,
-    memory_bandwidth: float,
-    link: float,
-    reserve: float,
-    axes: int,
-    kind: str,
-) -> Device:
+def _tpu(name: str, kind: str, *, flops: float, link: float, **figures: Any) -> Device:
     """A chip whose slices are one network, and whose float32 products are six of bfloat16."""
-    return Device(
-        name=name,
-        flops=flops,
-        flops_float32=flops / 6,
-        memory=memory,
-        memory_bandwidth=memory_bandwidth,
-        link=link,
-        network=link,
-        reserve=reserve,
-        axes=axes,
-        kinds=(kind, f"TPU {name}"),
-        source=f"Google Cloud's TPU {name} page",
-    )
+    source = f"Google Cloud's TPU {name} page"
+    speeds = {"flops": flops, "flops_float32": flops / 6, "link": link, "network": link}
+    return Device(name=name, kinds=(kind, f"TPU {name}"), source=source, **speeds, **figures)
 
 
 H200 = Device(
@@ -128,35 +109,17 @@ H200 = Device(
     share=SHARE,
 )
 V5E = _tpu(
-    "v5e",
-    flops=197 * TERA,
-    memory=16 * GIB,
-    memory_bandwidth=819 * GB,
-    link=200 * GB,
-    reserve=0.75 * GIB,
-    axes=2,
-    kind="TPU v5 lite",
-)
+    "v5e", "TPU v5 lite", axes=2, flops=197 * TERA, link=200 * GB,
+    memory=16 * GIB, memory_bandwidth=819 * GB, reserve=0.75 * GIB,
+)  # fmt: skip
 V5P = _tpu(
-    "v5p",
-    flops=459 * TERA,
-    memory=95 * GIB,
-    memory_bandwidth=2765 * GB,
-    link=600 * GB,
-    reserve=2 * GIB,
-    axes=3,
-    kind="TPU v5",
-)
+    "v5p", "TPU v5", axes=3, flops=459 * TERA, link=600 * GB,
+    memory=95 * GIB, memory_bandwidth=2765 * GB, reserve=2 * GIB,
+)  # fmt: skip
 V6E = _tpu(
-    "v6e",
-    flops=918 * TERA,
-    memory=32 * GIB,
-    memory_bandwidth=1640 * GB,
-    link=448 * GB,
-    reserve=1 * GIB,
-    axes=2,
-    kind="TPU v6 lite",
-)
+    "v6e", "TPU v6 lite", axes=2, flops=918 * TERA, link=448 * GB,
+    memory=32 * GIB, memory_bandwidth=1640 * GB, reserve=1 * GIB,
+)  # fmt: skip
 DEVICES = {device.name: device for device in (H200, V5E, V5P, V6E)}
 """By the name that `--topology` gives them."""
 

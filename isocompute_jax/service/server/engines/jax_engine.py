@@ -48,12 +48,13 @@ class JaxEngine:
     cut. Without `settings.load` weights are zero until the first update.
     """
 
+    facts: EngineFacts  # from `start` on
+
     def __init__(self, settings: JaxSettings):
         self._settings = settings
         self._mesh: Mesh | None = None
         self._lora: models.LoraConfig | None = None  # of the adapters that updates are; and what they belong to
         self._base: Params | None = None
-        self._facts: EngineFacts | None = None
         self._failure: str | None = "the engine has not been started"
         self._thread: threading.Thread | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -63,16 +64,9 @@ class JaxEngine:
         self._updates: set[asyncio.Future[float]] = set()
 
     @property
-    def facts(self) -> EngineFacts:
-        """What it serves; valid after `start`."""
-        if self._facts is None:
-            raise EngineError("the engine has not been started")
-        return self._facts
-
-    @property
     def tokens_generated(self) -> int:
         """Tokens drawn since the start, as of the last chunk."""
-        return self._sampler.tokens_generated if self._facts else 0
+        return self._sampler.tokens_generated if self._thread else 0
 
     async def start(self) -> None:
         """Loads the model and compiles. Raises InputError for one that it cannot serve."""
@@ -198,7 +192,7 @@ class JaxEngine:
             routing=settings.routing,
         )
         self._sampler.compile()
-        self._facts = EngineFacts(
+        self.facts = EngineFacts(
             engine="jax",
             engine_version=jax.__version__,
             model=settings.model,

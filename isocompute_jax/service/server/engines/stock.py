@@ -70,10 +70,11 @@ FLAGS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-conf
 class StockEngine:
     """Implements `service.server.engines.base.ReceivingEngine` by a vLLM server that somebody else has started."""
 
+    facts: EngineFacts  # from `start` on
+
     def __init__(self, settings: StockSettings):
         self._settings = settings
         self._http: Any = None
-        self._facts: EngineFacts | None = None
         self._failure: EngineError | None = None
         self._watching: asyncio.Task[None] | None = None
         self._updating = asyncio.Lock()
@@ -84,12 +85,6 @@ class StockEngine:
         self._version = 0
         self._buckets: tuple[tuple[TensorSpec, ...], ...] | None = None  # of an open communicator
         self.tokens_generated = 0
-
-    @property
-    def facts(self) -> EngineFacts:
-        """What it serves; valid after `start`."""
-        assert self._facts is not None, "start it first"
-        return self._facts
 
     async def start(self) -> None:
         """Waits for the server, and looks at what it is.
@@ -113,7 +108,7 @@ class StockEngine:
         devices = (await self._asked("GET", "/get_world_size"))["world_size"]
         self._whole = devices == 1
         routing = bool(config.get("aux_output_config", {}).get("enable_return_routed_experts"))
-        self._facts = EngineFacts(
+        self.facts = EngineFacts(
             engine="stock vLLM",
             engine_version=(await self._asked("GET", "/version"))["version"],
             model=self._settings.model,
@@ -128,7 +123,7 @@ class StockEngine:
             nccl="" if device == "cpu" else _nccl(info),
             lacks=() if info.get("vllm_env", {}).get(BATCH_INVARIANT) else (NOT_INVARIANT,),
         )
-        if not (self._settings.reload_dir or self._facts.nccl):
+        if not (self._settings.reload_dir or self.facts.nccl):
             raise InputError(
                 f"--reload_dir: vLLM at {self._settings.url} takes no weights by NCCL: name a directory, that both "
                 "machines see, for it to read them from"

@@ -43,9 +43,10 @@ class VllmEngine:
     `settings.load` they are random until the first update.
     """
 
+    facts: EngineFacts  # from `start` on
+
     def __init__(self, settings: VllmSettings):
         self._settings = settings
-        self._facts: EngineFacts | None = None
         self._launch: Any = None  # the module of that name, which imports vllm: so it waits for `environment.prepare`
         self._llm: Any = None
         self._starting: asyncio.Future[None] | None = None
@@ -66,12 +67,6 @@ class VllmEngine:
         self._failure: EngineError | None = None
         self._groups: set[Finished] = set()
         self.tokens_generated = 0
-
-    @property
-    def facts(self) -> EngineFacts:
-        """What it serves; valid after `start`."""
-        assert self._facts is not None, "start it first"
-        return self._facts
 
     async def start(self) -> None:
         """Starts vLLM's processes and loads the model.
@@ -107,7 +102,7 @@ class VllmEngine:
 
         self._launch = launch
         config = launch.resolve(settings, dtype)
-        self._facts = EngineFacts(
+        self.facts = EngineFacts(
             engine="vllm",
             engine_version=version,
             model=settings.model,
