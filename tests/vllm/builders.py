@@ -188,7 +188,11 @@ class Server:
         return [root, *root.children(recursive=True)]
 
     def engine_processes(self) -> list[psutil.Process]:
-        return [process for process in self.family() if process.name().startswith("VLLM::")]
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has others for a moment, while it starts
+                found += [process] if process.name().startswith("VLLM::") else []
+        return found
 
     def end(self) -> int:
         """Ends it as a launcher would; its exit code."""
