@@ -148,7 +148,7 @@ def walk(parts: Parts, state: LoopState, report: Report, profiler: Profiler, ahe
             state = evaluation.check_if_due(parts, state)
             state = evaluation.evaluate_if_due(parts, state)
             state = checkpoints.save_if_due(parts, state)
-            report(state.ledger.compute, f"step {state.step}, reward {state.reward:.3f}")
+            report(state.ledger.compute, f"step {state.step}, {shown_column(parts.config)} {state.shown:.3f}")
             parts.team.steady()
         if parts.pipeline.exhausted(state.history):
             LOG.warning(
@@ -205,13 +205,18 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         history=history,
         drawn=state.drawn + len(groups),
         ready=tuple(later),
-        reward=columns["reward"],
+        shown=columns[shown_column(config)],
         spent={},
     )
     state = workdir.append(parts, state, run_files.METRICS, columns)
     if is_kept(config, now + 1):
         state = workdir.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))
     return state
+
+
+def shown_column(config: RunConfig) -> str:
+    """What of a step's metrics the progress line shows: texts that are shown to a model have no rewards."""
+    return "loss" if config.supervised else "reward"
 
 
 def measured_noise(parts: Parts, state: LoopState, groups: Sequence[RolloutGroup]) -> dict[str, float]:

@@ -167,7 +167,7 @@ class LoopState:
     sampler_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # when the last checkpoint was written, in monotonic seconds.
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
-    reward: float = 0.0  # mean reward of the last step.
+    shown: float = 0.0  # of the last step's metrics, by the progress line.
     controller: Controller | None = None  # what chooses n, where the run does; made from its logs again.
     # phase -> seconds, since the last step was logged, that the next one's line says.
     spent: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Supervised fine-tuning: texts in place of rollouts, and the cross-entropy that it is."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -43,10 +44,14 @@ def supervised(tmp_path):
         pytest.param(PackingConfig(row_tokens=16), id="packed", marks=pytest.mark.slow),
     ],
 )
-def test_the_loss_is_the_cross_entropy_of_the_texts(supervised, tmp_path, packing):
+def test_the_loss_is_the_cross_entropy_of_the_texts(supervised, tmp_path, packing, monkeypatch):
     """Of the answer and the token that ends it, the prompt given; mean over tokens. And it is learned."""
+    shown = []
+    report = contextlib.nullcontext(lambda completed, note: shown.append(note))
+    monkeypatch.setattr(loop, "progress", lambda *args, **kwargs: report)
     loop.train(dataclasses.replace(supervised, packing=packing), tmp_path / "run")
     lines = log_lines(tmp_path / "run", "metrics.jsonl")
+    assert shown == [f"step {line['step']}, loss {line['loss']:.3f}" for line in lines]
     tokenizer, params = load_tokenizer(supervised.model), model.load_params(supervised.model, MODEL)
     terms = []
     for problem in read_problems(supervised.train_set):
