@@ -65,15 +65,17 @@ def scores(shape, params, prompt, tokens):
     return logprobs[np.arange(len(tokens)), tokens]
 
 
+SLOW = pytest.mark.slow
+ROWS = PackingConfig(row_tokens=16)
+
+
 @pytest.mark.parametrize(
     ("packing", "kl_in", "mesh"),
     [
         pytest.param(PackingConfig(trees="off"), "loss", MeshConfig(), id="padded"),
-        pytest.param(PackingConfig(), "loss", MeshConfig(), id="trees", marks=pytest.mark.slow),
-        pytest.param(PackingConfig(row_tokens=16), "reward", MeshConfig(), id="packed, in the reward"),
-        pytest.param(
-            PackingConfig(row_tokens=16), "loss", MeshConfig(data=2, fsdp=2), id="on a mesh", marks=pytest.mark.slow
-        ),
+        pytest.param(PackingConfig(), "loss", MeshConfig(), id="trees", marks=SLOW),
+        pytest.param(ROWS, "reward", MeshConfig(), id="packed, in the reward", marks=SLOW),
+        pytest.param(ROWS, "loss", MeshConfig(data=2, fsdp=2), id="on a mesh", marks=SLOW),
     ],
 )
 def test_the_kl_of_a_step_is_that_to_the_teacher(distilled, tmp_path, monkeypatch, packing, kl_in, mesh):
@@ -108,7 +110,7 @@ def test_the_own_first_weights_as_a_teacher_change_nothing(distilled, tmp_path):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.slow
+@SLOW
 def test_the_policy_comes_nearer_to_the_teacher(distilled, tmp_path):
     config = dataclasses.replace(distilled, max_compute=64 * 40)
     loop.train(config, tmp_path / "run")
@@ -152,10 +154,7 @@ def served():
 
 @pytest.mark.parametrize(
     "packing",
-    [
-        pytest.param(PackingConfig(), id="trees"),
-        pytest.param(PackingConfig(row_tokens=16), id="packed", marks=pytest.mark.slow),
-    ],
+    [pytest.param(PackingConfig(), id="trees"), pytest.param(ROWS, id="packed", marks=SLOW)],
 )
 def test_a_served_teacher(distilled, served, tmp_path, monkeypatch, packing):
     """Its log-probability of a token is minus a tenth of its id."""

@@ -170,6 +170,7 @@ def test_who_is_nowhere_better_is_never_advised_above(family, number):
             assert old.interval95[0] - 0.01 <= new.reward <= old.interval95[1] + 0.01
 
 
+@pytest.mark.slow
 def test_names_order_and_files_change_nothing(tmp_path):
     """Runs of other names, in two files, their rows shuffled."""
     table, result = studied("equal steps", 2)

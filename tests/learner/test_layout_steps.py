@@ -50,10 +50,9 @@ def both(layout, loss, **kwargs):
 @pytest.mark.parametrize(
     ("layout", "loss"),
     [
-        ("packed", "regularized"),
         ("trees", "regularized"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("packed", "gspo"), ("trees", "gspo"))),
-        pytest.param("packed", "sequence", marks=pytest.mark.slow),
+        *(pytest.param("packed", loss, marks=pytest.mark.slow) for loss in ("regularized", "gspo", "sequence")),
+        pytest.param("trees", "gspo", marks=pytest.mark.slow),
     ],
 )
 def test_gradients_and_metrics_are_those_of_the_padded_layout(layout, loss):

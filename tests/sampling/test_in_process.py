@@ -189,6 +189,7 @@ def test_eight_devices_sample_what_one_does(groups, axes):
         assert_same_group(sharded[name], groups[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_are_gathered_once_and_not_for_every_token():
     mesh = sharding.make_mesh(fsdp=2)
     cut = jax.device_put(weights(), model.param_shardings(CONFIG, mesh))

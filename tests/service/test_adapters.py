@@ -100,6 +100,7 @@ def test_a_run_trains_adapters_that_a_server_applies(run, tmp_path, push):
     assert max(line["logprob_difference_max"] or 0 for line in lines) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_server_of_all_weights_takes_merged_ones(run, tmp_path):
     engine = JaxEngine(JaxSettings(run.model, max_slots=16))
     with live(engine=engine, weights_dir=str(tmp_path)) as [server]:
