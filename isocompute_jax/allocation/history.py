@@ -96,8 +96,10 @@ def read_logs(run: pathlib.Path) -> Logs:
     Raises:
       InputError: a line lacks what the rule reads; names file, line and column.
     """
-    facts = json.loads((run / CONFIG).read_text()) if (run / CONFIG).exists() else {}
-    fixed = {"group_size": facts.get("group_size")}  # which a run logs where it may change
+    try:  # a run logs its n where that may change
+        fixed = {"group_size": json.loads((run / CONFIG).read_text(encoding="utf-8"))["group_size"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        fixed = {}
     steps = [fixed | line for line in read_lines(run / METRICS, partial_last_line=True)]
     evaluations = read_lines(run / EVAL, partial_last_line=True)
     for name, lines, keys in ((METRICS, steps, STEP_KEYS), (EVAL, evaluations, EVALUATION_KEYS)):

@@ -82,6 +82,22 @@ def test_other_columns_and_what_a_run_did_not_follow_is_said_again(tmp_path):
     assert answer(asked).endswith("after step 34, 268 rollouts: n = 8 for the next batch, as in the last step")
 
 
+def test_a_run_of_fixed_n_says_it_in_its_config(tmp_path):
+    lines = [step_line(step=step, compute=8 * step, rewards=[[0, 1], [1, 0]]) for step in range(1, 4)]
+    for line in lines:
+        del line["group_size"]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "eval.jsonl").touch()
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InputError, match=r"metrics.jsonl:1: group_size is None"):
+        read_logs(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"group_size": 2}))
+    assert (
+        answer(Asked(history=str(tmp_path)))
+        == "after step 3, 24 rollouts: n = 2 for the next batch, as in the last step"
+    )
+
+
 def test_logs_are_read_while_a_run_writes_them(tmp_path):
     lines = [step_line(step=step, compute=8 * step, rewards=[[0, 0], [0, 0]]) for step in range(1, LEAST_STEPS + 1)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 33, "comp')
