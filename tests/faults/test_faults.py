@@ -74,6 +74,14 @@ class Stage:
         with grpc.insecure_channel(self.endpoints[number]) as channel:
             return sampler_pb2_grpc.SamplerStub(channel).Status(pb.StatusRequest(), timeout=10).version
 
+    def wait_for_work(self, number: int, seconds: float = 1.0) -> None:
+        """Until a server has a group, or is gone, or so long."""
+        until = time.monotonic() + seconds
+        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(self.endpoints[number]) as channel:
+            status = sampler_pb2_grpc.SamplerStub(channel).Status
+            while time.monotonic() < until and not status(pb.StatusRequest(), timeout=seconds).running_groups:
+                time.sleep(0.001)
+
 
 @pytest.fixture(scope="module", params=["jax", pytest.param("vllm", marks=pytest.mark.vllm)])
 def stage(request, tmp_path_factory) -> Iterator[Stage]:
@@ -131,7 +139,10 @@ def end(launcher: subprocess.Popen, shared: pathlib.Path) -> None:
 
 
 class Chaos(threading.Thread):
-    """Kills servers in turn, spread over the steps of a run, and freezes one of them for a while at its start."""
+    """Kills servers in turn, spread over the steps of a run, and freezes one of them for a while at its start.
+
+    Every second kill is one while the server draws, which it does for some milliseconds a step.
+    """
 
     def __init__(self, stage: Stage, workdir: pathlib.Path):
         super().__init__(daemon=True)
@@ -161,6 +172,8 @@ class Chaos(threading.Thread):
             due = steps_done(self.workdir) >= 2 + self.kills * (STEPS - 6) // KILLS
             victim = self.stage.server(number) if due else None
             if victim is not None:
+                if self.kills % 2:
+                    self.stage.wait_for_work(number)
                 os.kill(victim, signal.SIGKILL)
                 self.kills += 1
             time.sleep(0.05)
