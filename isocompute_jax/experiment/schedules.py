@@ -30,6 +30,10 @@ def settled(config: RunConfig, inputs: Inputs) -> RunConfig:
     Raises:
       InputError: the file that is named is no frontier of these problems, or theory has nothing to say of the run.
     """
+    starts = {*config.sizes.group_size.starts, *config.sizes.problems_per_batch.starts}
+    late = [start for start in sorted(starts) if start >= config.max_compute]
+    if late and not config.schedule.source:  # what was read or predicted may go on beyond
+        LOG.warning("config.schedule changes at %d rollouts: the run ends before, at config.max_compute", late[0])
     if not config.schedule.is_open:
         return config
     text = config.schedule.group_size

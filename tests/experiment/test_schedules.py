@@ -237,6 +237,13 @@ def test_auto_grows_n_and_its_log_says_why_and_repeats_it(scheduled, tmp_path, c
     builders.assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
+def test_a_change_beyond_the_end_is_said(scheduled, caplog):
+    for text, said in (("4@0,8@600", False), ("4@0,8@700", True)):
+        config = dataclasses.replace(scheduled, schedule=ScheduleConfig(text)).resolved()
+        assert settled(config, read_inputs(config)) == config
+        assert ("config.schedule changes at 700 rollouts: the run ends before" in caplog.text) == said
+
+
 def test_auto_wants_held_out_problems(scheduled, tmp_path):
     evaluation = dataclasses.replace(scheduled.evaluation, sets={})
     config = dataclasses.replace(scheduled, schedule=ScheduleConfig("auto"), evaluation=evaluation)
