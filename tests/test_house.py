@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 72_830), ("isocompute_jax/fit", 16_250), ("tests", 60_080), ("benchmarks", 10_060)],
+    [("isocompute_jax", 72_830), ("isocompute_jax/fit", 16_250), ("tests", 60_095), ("benchmarks", 10_060)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar

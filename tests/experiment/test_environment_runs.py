@@ -109,7 +109,11 @@ def test_turns_are_credited_each_by_itself_in_every_layout(config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("raises", "the environment raised"), ("no observation", "the environment gave no answer")]
+    ("how", "reason"),
+    [
+        ("raises", "the environment raised"),
+        pytest.param("no observation", "the environment gave no answer", marks=pytest.mark.slow),
+    ],
 )
 def test_failures_of_an_environment_are_counted(config, tmp_path, how, reason, caplog):
     wrong = dataclasses.replace(HUNT, name=f"{GAMES}:Wrong", options={"how": how})

@@ -115,6 +115,7 @@ def test_bad_adapters_are_said_before_anything_runs(often, tmp_path, field, valu
     assert not (tmp_path / "run" / run_files.METRICS).exists()
 
 
+@pytest.mark.slow
 def test_the_reference_of_a_kl_term_is_the_base(often, tmp_path):
     config = with_adapters(often, steps=3)
     config = dataclasses.replace(config, loss=dataclasses.replace(config.loss, kl_coef=0.1))

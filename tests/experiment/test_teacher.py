@@ -96,6 +96,7 @@ def test_the_kl_of_a_step_is_that_to_the_teacher(distilled, tmp_path, monkeypatc
     assert log_lines(tmp_path / "run", "metrics.jsonl")[0]["kl"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_own_first_weights_as_a_teacher_change_nothing(distilled, tmp_path):
     """Beside rewards, over epochs of mini-batches that are dealt anew."""
     recipe = dataclasses.replace(distilled.recipe, epochs=2, minibatches=2)

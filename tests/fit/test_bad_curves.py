@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import pytest
 
 from isocompute_jax.fit.analysis import analyse_runs
 from isocompute_jax.fit.analysis_options import AnalysisOptions
@@ -102,6 +103,7 @@ def test_a_curve_that_collapses_ends_at_its_peak(tmp_path):
     assert kept.main.fits[0].num_points == 30 and kept.main.fits[0].fall is None
 
 
+@pytest.mark.slow
 def test_two_spikes_do_not_decide_the_answer(tmp_path):
     def spiked(compute: np.ndarray) -> np.ndarray:
         rewards = hill(compute, *CURVES[32])
@@ -142,6 +144,7 @@ def test_a_spike_at_the_end_neither_wins_nor_ends_the_curve(tmp_path):
         assert found.frontier.budgets[-1].group_size == 64 and not found.main.frontier.switches
 
 
+@pytest.mark.slow
 def test_a_collapsed_run_that_was_stopped_leaves_the_lead_to_the_others(tmp_path):
     curves = {n: healthy(n) for n in CURVES} | {64: lambda c: np.where(c > 1.3e5, 0.1, hill(c, *CURVES[64]))}
     path = tmp_path / "stopped.csv"

@@ -52,6 +52,7 @@ def by_hours(tmp_path_factory) -> tuple[str, dict, str]:
     return written.text, written.summary, (directory / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_answer_over_hours_is_another_than_over_rollouts(by_hours):
     over_rollouts = analyze(table(), options("rollouts", BUDGET * PER_HOUR[4]), compare=False)
     [few] = over_rollouts.recommendations

@@ -8,8 +8,8 @@ import pytest
 
 from tests.goldens import goldens
 
-FAST = ("table_verl", "law_pretraining")
-"""One of a kind; the others are slow together."""
+FAST = ("table_verl",)
+"""The others are slow together."""
 
 
 @pytest.fixture(scope="module")

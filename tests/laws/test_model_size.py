@@ -80,7 +80,7 @@ def test_the_interval_ends_where_the_profile_meets_the_f_threshold():
         assert (sse(end) - fit.sse) / (fit.sse / freedom * widening) == pytest.approx(limit, rel=1e-4)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.6])
+@pytest.mark.parametrize("rho", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])
 def test_intervals_cover_the_truth(rho):
     fits = [fitted(lines(noise=0.03, rho=rho, seed=seed)) for seed in range(150)]
     for name, truth in (("k_max", K_MAX), ("n0", N0)):

@@ -71,6 +71,7 @@ def assert_same(config, axes, *, tolerance=1e-5, **kwargs):
     assert cut_metrics == pytest.approx(metrics, rel=tolerance, abs=tolerance / 10)
 
 
+@pytest.mark.slow
 def test_gradients_on_cut_rows_are_those_of_one_device():
     """Of log-probabilities and entropies; steps, and other meshes, are among the slow tests."""
     config, mesh = tiny_config(**DENSE, num_layers=1), sharding.make_mesh(context=4, fsdp=2)

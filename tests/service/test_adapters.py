@@ -89,7 +89,7 @@ def over(run, server, tmp_path, lora, **service):
     return dataclasses.replace(run, lora=lora, service=ServiceConfig(**settings))
 
 
-@pytest.mark.parametrize("push", ["stream", "auto"])
+@pytest.mark.parametrize("push", ["stream", pytest.param("auto", marks=pytest.mark.slow)])
 def test_a_run_trains_adapters_that_a_server_applies(run, tmp_path, push):
     lora = LoraConfig(rank=4, alpha=8.0, served=True)
     engine = JaxEngine(JaxSettings(run.model, max_slots=16, lora_rank=4))

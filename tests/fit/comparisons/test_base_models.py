@@ -78,6 +78,7 @@ def test_sweeps_in_different_metrics_are_refused():
         base_models({"a": other, "b": changed})
 
 
+@pytest.mark.slow
 def test_the_answer_appears_where_models_differ(tmp_path):
     (found,) = compare_base_models(together())
     assert found.findings[0].startswith("At 256,000 rollouts, n* is 16 (16 to 16) for small (1M parameters) and 4 (")

@@ -62,6 +62,7 @@ def test_pooled_seeds_have_the_noise_of_a_point():
     assert found.moves.shape == (2, 2)
 
 
+@pytest.mark.slow
 def test_equal_seeds_are_told_apart_as_seldom_as_stated():
     rng = np.random.default_rng(2)
     for rho in (0.0, 0.5):
