@@ -180,7 +180,7 @@ def test_prefix_sharing_equals_one_pass(shape, apart, monkeypatch):
     decoded = jnp.stack(steps, axis=2)
 
     joined = np.concatenate([np.repeat(tokens[:, None], rollouts, 1), completions], -1).reshape(-1, prompt + length)
-    joined_mask = np.pad(np.repeat(mask, rollouts, 0), ((0, 0), (0, length)), constant_values=True)
+    joined_mask = np.hstack([np.repeat(mask, rollouts, 0), np.ones((len(mask) * rollouts, length), bool)])
     whole, _ = prefill(config, params, jnp.asarray(joined), jnp.asarray(joined_mask))
     expected = np.asarray(whole)[:, prompt:].reshape(problems, rollouts, length, -1)
     np.testing.assert_allclose(extended, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
