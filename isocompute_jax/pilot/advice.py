@@ -350,7 +350,7 @@ def _unsure(found: Findings) -> Iterator[str]:
     if low < high:
         yield f"  - at the end n = {low} to {high} are tied"
     if tested is None:
-        yield f"  - the rate is untested, what --rates or the model's size make usual: {found.no_test}"
+        yield f"  - the rate is the usual one for --rates, or for the model's size, and untested: {found.no_test}"
     elif not tested.choice.felt:
         yield (
             f"  - the rate goes by the model's size: in {tested.plan.steps} steps hardly a group had a signal, so that "
