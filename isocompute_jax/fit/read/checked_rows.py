@@ -102,7 +102,7 @@ def read_runs(
             columns=columns,
             labels={own: printable(of_run[own]) for own in LABELS if own in of_run},
             eval_sets=eval_sets,
-            learning_rates=rates.get(code),
+            learning_rate=rates.get(code, (0.0, 0.0))[1],
         )
         with_axis = _with_axis(readings, options, notices, derive=facts is None)
         if isinstance(with_axis, str):

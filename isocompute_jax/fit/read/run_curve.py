@@ -38,6 +38,29 @@ CLOCK = "gpu_hours"
 """The unit that is measured and not counted: a run's start-up costs of it too, and a restarted clock shows."""
 
 
+RATE_RULE = ("base_lr", "base_batch", "lr_scaling_exponent")
+"""Fields of a run's config from which the learning rate follows: base_lr (n B_problem / base_batch)^exponent."""
+RATES = ("learning_rate", "lr")
+"""Fields of other programs' configs that are the learning rate."""
+
+
+def is_rate_field(field: str) -> bool:
+    """Whether the learning rate is, or follows from, a field of this dotted name."""
+    return field.rsplit(".", 1)[-1] in (*RATE_RULE, *RATES)
+
+
+def learning_rate_of(identity: Mapping[str, Any], rollouts_per_step: int) -> float:
+    """The highest learning rate of a run with this config; 0 where its fields do not say."""
+    given = {
+        name.rsplit(".", 1)[-1]: float(value)
+        for name, value in identity.items()
+        if is_rate_field(name) and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if all(name in given for name in RATE_RULE) and given["base_batch"] > 0 and rollouts_per_step > 0:
+        return given["base_lr"] * (rollouts_per_step / given["base_batch"]) ** given["lr_scaling_exponent"]
+    return next((given[name] for name in RATES if given.get(name, 0) > 0), 0.0)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunCurve:
     """One run's evaluations on one evaluation set, in order of compute."""
@@ -53,10 +76,17 @@ class RunCurve:
     # [E] float64, NaN where a row has no number: the metric, every other numeric column under our names, `compute`
     # (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram
     eval_sets: tuple[str, ...] = ()  # that the file has rows of; empty where its rows name none
-    learning_rates: tuple[float, float] | None = None  # the least and the largest, above 0, of a table's column of it
+    learning_rate: float = 0.0  # the highest of the run's schedule; 0 where unknown
     schedule: str = ""  # what changes within the run (`records.identity.schedule_of`); empty where n stays
     # [K, 2] compute in rollouts, and the n of the steps from there on; None where the run's log has no n
     group_sizes: np.ndarray | None = None
+
+    @property
+    def key(self) -> tuple:
+        """Equal for the seeds of one configuration; a run of unknown n is a configuration of its own."""
+        name = "" if self.facts.group_size or self.schedule else self.run
+        fields = tuple(sorted(self.identity.items(), key=lambda item: item[0]))
+        return self.facts.group_size, self.facts.problems_per_batch, self.learning_rate, name, fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +101,7 @@ class Readings:
     columns: dict[str, np.ndarray]  # name -> [E]
     labels: dict[str, str]  # what a table says of the run in words (`table_layout.LABELS`)
     eval_sets: tuple[str, ...]  # as in `RunCurve`
-    learning_rates: tuple[float, float] | None = None
+    learning_rate: float = 0.0
 
     def where(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -125,7 +155,7 @@ def make_curve(
         compute=axis,
         columns=columns,
         eval_sets=readings.eval_sets,
-        learning_rates=readings.learning_rates,
+        learning_rate=readings.learning_rate,
     )
 
 

@@ -10,7 +10,7 @@ import os
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.curves.seeds import group_runs
+from isocompute_jax.fit.configurations import group_runs
 from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns
 from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError

@@ -1,4 +1,4 @@
-"""Seeds: the runs of one configuration become one curve before anything is fitted, and give the noise.
+"""One learning curve of a configuration: the mean of its seeds, or every evaluation of each of them.
 
 Seeds that were evaluated at the same computes are averaged there. Seeds on different grids are pooled: every evaluation
 of every seed is a point of the curve, because a mean that interpolates between evaluations makes its points more alike
@@ -9,30 +9,21 @@ alike, that of two seeds is not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from isocompute_jax.fit.read import RunCurve
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.configurations import MOST_NAMED, Configuration, ConfigurationRuns
+from isocompute_jax.fit.read.run_curve import RunCurve
 
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
 
-ENDED_EARLY = "ended early, at"
 EARLY = 0.9
 """A run that ends before this share of what it stands beside ended early (`ended_early`)."""
 
 REACH_ALIKE = 1.1
 """Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ConfigurationRuns:
-    """The runs (one per seed) of one configuration."""
-
-    configuration: Configuration
-    runs: tuple[RunCurve, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,108 +72,14 @@ class Curve:
         return dataclasses.replace(self, compute=self.compute[kept], per_seed=self.per_seed[:, kept])
 
 
-def group_runs(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
-    """Groups runs into configurations, ordered by n: those alike in n, B_problem and identity (`records.identity`).
-
-    Scheduled runs have no n of their own and are left out: `group_schedules` has them.
-    """
-
-    def key(run: RunCurve) -> tuple:
-        unknown = () if run.facts.group_size else (run.run,)  # of a run whose n is unknown only the name tells
-        return run.facts.group_size, run.facts.problems_per_batch, *unknown, _identity(run)
-
-    ordered, warnings = _by_key([run for run in runs if not run.schedule], key)
-    names = _names([members[0] for members in ordered])
-    groups = [
-        ConfigurationRuns(
-            Configuration(
-                name,
-                members[0].facts.group_size,
-                members[0].facts.problems_per_batch,
-                members[0].facts.problem_set_size,
-            ),
-            members,
-        )
-        for name, members in zip(names, ordered, strict=True)
-    ]
-    counts = {len(group.runs) for group in groups}
-    if len(counts) > 1:
-        listed = ", ".join(f"{group.configuration.name}: {len(group.runs)}" for group in groups)
-        warnings.append(f"configurations have different numbers of seeds ({listed})")
-    return groups, warnings
-
-
-def group_schedules(runs: Sequence[RunCurve]) -> tuple[list[ConfigurationRuns], list[str]]:
-    """Groups the scheduled runs: those of one schedule that are alike else; no n, and the schedule's text as name."""
-    ordered, warnings = _by_key([run for run in runs if run.schedule], lambda run: (run.schedule, "", _identity(run)))
-    first = [members[0] for members in ordered]
-    names = _told_apart([run.schedule for run in first], first)
-    groups = [
-        ConfigurationRuns(Configuration(name, 0, 0, members[0].facts.problem_set_size), members)
-        for name, members in zip(names, ordered, strict=True)
-    ]
-    return groups, warnings
-
-
-def _identity(run: RunCurve) -> tuple:
-    return tuple(sorted(run.identity.items(), key=lambda kv: kv[0]))
-
-
-def _by_key(runs: Sequence[RunCurve], key: Callable[[RunCurve], tuple]) -> tuple[list[tuple[RunCurve, ...]], list[str]]:
-    """The runs of each key in order of their seeds, one for each; names those that are there twice."""
-    warnings = []
-    cells: dict[tuple, dict[int, RunCurve]] = {}
-    for run in runs:
-        seeds = cells.setdefault(key(run), {})
-        if run.facts.seed in seeds:
-            same = seeds[run.facts.seed]
-            warnings.append(f"{run.source}: run {run.run} left out: same configuration and seed as {same.source}")
-            continue
-        seeds[run.facts.seed] = run
-    ordered = sorted(cells, key=lambda k: (k[:2], str(k)))
-    return [tuple(cells[k][seed] for seed in sorted(cells[k])) for k in ordered], warnings
-
-
-def _names(members: Sequence[RunCurve]) -> list[str]:
-    """Short names that tell configurations apart: n, then B_problem, then the other fields that still differ."""
-    sizes = [f"n = {run.facts.group_size}" if run.facts.group_size else run.run for run in members]
-    if len(set(sizes)) == len(sizes):
-        return sizes
-    several = len({run.facts.problems_per_batch for run in members}) > 1
-    pairs = [
-        f"{size}, B = {run.facts.problems_per_batch}" if several else size
-        for size, run in zip(sizes, members, strict=True)
-    ]
-    return _told_apart(pairs, members)
-
-
-def _told_apart(names: Sequence[str], members: Sequence[RunCurve]) -> list[str]:
-    """The names, those that several have with the fields in which these differ, or else with a number."""
-    found = []
-    for name, run in zip(names, members, strict=True):
-        rivals = [other for also, other in zip(names, members, strict=True) if also == name and other is not run]
-        fields = sorted(
-            key for key in run.identity if any(other.identity.get(key) != run.identity[key] for other in rivals)
-        )
-        found.append(", ".join([name, *(f"{key.rsplit('.', 1)[-1]} = {run.identity[key]}" for key in fields[:3])]))
-    return found if len(set(found)) == len(found) else [f"{name} ({i})" for i, name in enumerate(found, 1)]
-
-
 def average_seeds(group: ConfigurationRuns, metric: str, *, seed: int | None = None) -> Curve | None:
     """The curve of a configuration: the mean of seeds on one grid, or all evaluations of seeds that differ.
 
     Averaging a changing set of seeds would put steps into the curve, so the mean ends where its shortest seed ends, and
     seeds that do not reach equally far (`REACH_ALIKE`) are pooled, as are those on different grids: nothing is lost.
     The grid of a mean is that of the seed with the most evaluations; others whose computes differ by rounding are read
-    off by linear interpolation in log C.
-
-    Args:
-      group: the configuration's runs.
-      metric: column to average; runs without it are left out.
-      seed: take this seed alone; None for all of them.
-
-    Returns:
-      The curve, or None when no run has the metric.
+    off by linear interpolation in log C. Runs without the metric are left out; None when no run has it. A `seed` is
+    taken alone.
     """
     series = []
     for run in group.runs:
@@ -259,20 +156,14 @@ def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:
     return densest[(densest >= low) & (densest <= high)]
 
 
-def uncovered(group: ConfigurationRuns, curve: Curve) -> str | None:
-    """What the mean of a configuration leaves unused because its seeds do not reach equally far; None if nothing."""
-    reach = max(run.compute[-1] for run in group.runs)
-    if curve.pooled or not len(curve.compute) or curve.compute[-1] >= reach * (1 - SAME_COMPUTE):
-        return None
-    name, end = group.configuration.name, curve.compute[-1]
-    return f"{name}: the mean of its seeds ends at compute {end:g}, although a seed reaches {reach:g}"
-
-
 def ended_early(groups: Sequence[ConfigurationRuns]) -> list[str]:
     """Names the runs of tables, which do not say whether a run is finished, that ended before what they stand beside.
 
     That is the furthest run of their configuration, by compute. Of a configuration with one run, whose length may have
     been meant, it is every other run of the sweep: in compute, and in steps where they are known.
+
+    Returns:
+      One sentence on all of them, or nothing.
     """
     runs = [run for group in groups for run in group.runs]
     found = []
@@ -286,11 +177,14 @@ def ended_early(groups: Sequence[ConfigurationRuns]) -> list[str]:
                 reach, beside = min(other.compute[-1] for other in others), "every other run reaches at least"
             else:
                 continue
-            found.append(
-                f"run {run.run} {ENDED_EARLY} {end:g}: {beside} {reach:g}, so it stopped at {end / reach:.0%} "
-                "of that; it may have crashed, for a table does not say which runs are finished"
-            )
-    return found
+            found.append(f"{run.run} at compute {end:g}, {end / reach:.0%} of the {reach:g} that {beside}")
+    if not found:
+        return []
+    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return [
+        f"{len(found)} of {len(runs)} runs ended early and may have crashed (a table does not say which runs are "
+        f"finished): {'; '.join(found[:MOST_NAMED])}{more}."
+    ]
 
 
 def _before_all(run: RunCurve, others: Sequence[RunCurve]) -> bool:
