@@ -1,15 +1,15 @@
 """Learning curves in: run directories and tables (CSV, JSONL, Parquet) of any framework become one `RunCurve` per run.
 
 A table in long form has the columns `run, group_size, problems_per_batch, compute, <metric...>` and optionally `step,
-tokens, gpu_hours, seed, eval_set, problem_set_size, model_params, model, train_set`; `layout` has the wide forms. Rows
-without the metric are log lines of something else. A bad row is reported with its file and line and left out; the rest
-is read.
+tokens, gpu_hours, seed, eval_set, problem_set_size, model_params, model, train_set, learning_rate`, and settings of any
+usual name (`layout` has these, and the wide forms). Rows without the metric are log lines of something else. A bad row
+is reported with its file and line and left out; the rest is read.
 """
 
+from isocompute_jax.fit.read.notices import Notes
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
-from isocompute_jax.fit.read.reader import read_curves
+from isocompute_jax.fit.read.reader import TRAIN_REWARD, read_curves
 from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
-from isocompute_jax.fit.read.sources import TRAIN_REWARD
 from isocompute_jax.fit.read.tables import MemoryTable, memory_table
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "SOLVE_SHARES",
     "TRAIN_REWARD",
     "MemoryTable",
+    "Notes",
     "ReadOptions",
     "RunCurve",
     "memory_table",

@@ -15,16 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-pc: Any = pyarrow.compute
-"""Made at import, so that type checkers do not know its functions."""
+pc: Any = pyarrow.compute  # its functions are made at import, so that type checkers do not know them
 
 Column = pa.ChunkedArray | list[Any]
 """[n] cells."""
 
 NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-
-_NO_COLUMN = (pa.ArrowException, OverflowError, ValueError, TypeError)
-"""What Arrow raises for values of several types, and for those that it has no type for."""
 
 
 def column_of(values: Any, *, from_pandas: bool = False) -> Column:
@@ -34,7 +30,7 @@ def column_of(values: Any, *, from_pandas: bool = False) -> Column:
         if bool in kinds and len(kinds) > 1:  # Arrow would take True for 1 beside 0.5
             raise TypeError
         made = pa.array(values, from_pandas=from_pandas)
-    except _NO_COLUMN:
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):  # several types, or one that Arrow has not
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]
         return [None if from_pandas and isinstance(value, float) and value != value else value for value in plain]
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])

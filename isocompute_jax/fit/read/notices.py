@@ -1,66 +1,88 @@
-"""Messages about the inputs: findings (something is wrong with them) and notes (something to know)."""
+"""What is to be said about the inputs: one sentence for each cause, with its count and the first places."""
 
 from __future__ import annotations
 
-import collections
-import os
-from collections.abc import Callable, Iterable
-
-import numpy as np
+import dataclasses
+from collections.abc import Iterable
 
 from isocompute_jax.records.printing import printable
 
-MAX_REPEATED = 20
-"""Findings of one kind in one file that are listed one by one; the rest is one line with their number."""
+MAX_PLACES = 3
+"""Places that are named of each cause; the rest is their number."""
 
 MAX_CELL = 60
 """Characters of a cell that are shown."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """What of the inputs was not used as it stands; clean inputs leave it empty."""
+
+    rows: int = 0  # rows that were left out
+    runs: int = 0  # runs that were left out; a file that cannot be used counts as one
+    texts: tuple[str, ...] = ()  # whole sentences, each with its count, its cause and where
+
+
+@dataclasses.dataclass
+class _Cause:
+    unit: str
+    what: str  # what happened, after `was` or `were`
+    left_out: bool
+    finding: bool
+    count: int = 0
+    places: list[str] = dataclasses.field(default_factory=list)
+
+    def sentence(self, total: int) -> str:
+        of = f" of {total}" if total > self.count else ""
+        plural, were = ("", "was") if self.count == 1 and not of else ("s", "were" if self.count > 1 else "was")
+        more = f"; and {self.count - len(self.places)} more" if 1 < MAX_PLACES <= len(self.places) < self.count else ""
+        return f"{self.count}{of} {self.unit}{plural} {were} {self.what}: {'; '.join(self.places)}{more}."
+
+
 class Notices:
-    """Findings and notes in order; what is repeated is kept short (ten million bad rows are twenty lines)."""
+    """Collects what happened, by cause: ten million bad rows are one sentence."""
 
     def __init__(self) -> None:
-        self.findings = 0
+        self.rows_seen = 0
+        self._causes: dict[tuple[str, str], _Cause] = {}
         self._texts: list[str] = []
-        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
-    def note(self, path: str | os.PathLike[str], kind: str, text: str) -> None:
-        """Something to know; never fatal."""
-        self._add(path, kind, 1, [text])
+    def left_out(self, unit: str, why: str, places: Iterable[str], *, count: int = 1) -> None:
+        """Some rows, runs or files are not used; of `places` (file, line and what is there) the first are named."""
+        self._add(_Cause(unit, f"left out {why}", left_out=True, finding=True), places, count)
 
-    def finding(self, path: str | os.PathLike[str], kind: str, text: str) -> None:
-        """Something wrong, of a `kind` that can be repeated in a file; `text` begins with where it is."""
-        self.count(path, kind, 1, [text])
+    def changed(self, unit: str, what: str, places: Iterable[str], *, count: int = 1, finding: bool = False) -> None:
+        """Some rows, runs or columns are not used as they stand; a finding where something is wrong with them."""
+        self._add(_Cause(unit, what, left_out=False, finding=finding), places, count)
 
-    def count(self, path: str | os.PathLike[str], kind: str, number: int, texts: Iterable[str]) -> None:
-        """`number` findings of a kind at once; as many of `texts` are used as may still be listed."""
-        self.findings += number
-        self._add(path, kind, number, texts)
+    def say(self, text: str) -> None:
+        """Adds a finding of its own words, a whole sentence."""
+        self._texts.append(text)
 
-    def _add(self, path: str | os.PathLike[str], kind: str, number: int, texts: Iterable[str]) -> None:
-        listed = self._counts[str(path), kind]
-        self._counts[str(path), kind] += number
-        for _, text in zip(range(min(number, MAX_REPEATED - listed)), texts, strict=False):
-            self._texts.append(printable(text))
+    def _add(self, cause: _Cause, places: Iterable[str], count: int) -> None:
+        if not count:
+            return
+        cause = self._causes.setdefault((cause.unit, cause.what), cause)
+        cause.count += count
+        cause.places += [place for _, place in zip(range(MAX_PLACES - len(cause.places)), places, strict=False)]
 
-    def rows(self, path: str, kind: str, bad: np.ndarray, text: Callable[[int], str]) -> None:
-        """A finding for each row where `bad` [n] is set; `text` makes that of one of them."""
-        where = np.flatnonzero(bad)
-        if len(where):
-            self.count(path, kind, len(where), (text(int(i)) for i in where))
+    @property
+    def findings(self) -> int:
+        """Number of the rows, runs and files with which something is wrong."""
+        return len(self._texts) + sum(cause.count for cause in self._causes.values() if cause.finding)
 
-    def texts(self) -> list[str]:
-        """Everything, with one line for each kind of which only the first are listed."""
-        more = [
-            f"{path}: {kind}: {count} in all, of which the first {MAX_REPEATED} are listed"
-            for (path, kind), count in self._counts.items()
-            if count > MAX_REPEATED
-        ]
-        return self._texts + more
+    def notes(self, runs_used: int) -> Notes:
+        """Everything, what was left out first."""
+        causes = sorted(self._causes.values(), key=lambda cause: not cause.left_out)
+        lost = [cause for cause in causes if cause.left_out]
+        rows = sum(cause.count for cause in lost if cause.unit == "row")
+        runs = sum(cause.count for cause in lost if cause.unit != "row")
+        totals = {"row": self.rows_seen, "run": runs_used + runs}
+        texts = [cause.sentence(totals.get(cause.unit, 0) if cause.left_out else 0) for cause in causes]
+        return Notes(rows, runs, tuple(map(printable, texts + self._texts)))
 
 
 def shown(value: object) -> str:
-    """A cell for a message."""
+    """A cell as it stands, cut where it is long."""
     text = repr(value) if not isinstance(value, str) else repr(value[: MAX_CELL + 1])
     return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -13,6 +14,10 @@ from isocompute_jax.records.run_files import RunFacts
 
 FACTS = tuple(field.name for field in dataclasses.fields(RunFacts))
 """Names of the facts about a run that a table's columns, --run_pattern or --constants may give."""
+
+RATE = "learning_rate"
+GIVEN = (*FACTS, RATE)
+"""What --run_pattern and --constants may give."""
 
 SUFFIXES = {"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6, "b": 1e9, "B": 1e9}
 """Multipliers in a run's name, as in `1.5B`."""
@@ -68,9 +73,6 @@ class ReadOptions:
         default_factory=dict,
         parse=named_numbers,
     )
-    single_points: bool = option(
-        False, "Runs of one evaluation are what is wanted (a final loss), and not worth a remark.", flag=None
-    )
     strict: bool = option(False, "Any finding about the input (a bad row, a duplicate) ends the program.")
 
     def __post_init__(self) -> None:
@@ -82,30 +84,36 @@ class ReadOptions:
             raise InputError(f"--reward_range={low:g},{high:g} must be two numbers, the lower one first")
         self._check_pattern()
         for name, value in self.constants.items():
-            if name not in FACTS:
-                raise InputError(f"--constants: {name} is not one of {', '.join(FACTS)}")
-            if not is_whole(value):
-                raise InputError(f"--constants: {name} is {value!r}, not a whole number")
+            if name not in GIVEN:
+                raise InputError(f"--constants: {name} is not one of {', '.join(GIVEN)}")
+            if not is_fact(name, value):
+                kind = "a number above 0" if name == RATE else "a whole number"
+                raise InputError(f"--constants: {name} is {value!r}, not {kind}")
 
     def _check_pattern(self) -> None:
         try:
             groups = re.compile(self.run_pattern).groupindex
         except (re.error, OverflowError, RecursionError) as error:
             raise InputError(f"--run_pattern={self.run_pattern} is not a regular expression: {error}") from None
-        unknown = [name for name in groups if name not in FACTS]
+        unknown = [name for name in groups if name not in GIVEN]
         if unknown or (self.run_pattern and not groups):
             wrong = f"group {unknown[0]} is unknown" if unknown else "it has no named group"
             example = "n(?P<group_size>\\d+)-s(?P<seed>\\d+)"
-            raise InputError(f"--run_pattern: {wrong}; groups are named {', '.join(FACTS)}, as in {example}")
+            raise InputError(f"--run_pattern: {wrong}; groups are named {', '.join(GIVEN)}, as in {example}")
 
 
 def is_whole(value: float) -> bool:
-    """Whether a fact's value is a whole number of at least 0 that an int can hold."""
+    """Whether a value is a whole number of at least 0 that an int can hold."""
     return 0 <= value < 2**63 and value == int(value)
 
 
-def facts_of_name(run: str, pattern: str) -> dict[str, int] | None:
-    """The facts in a run's name; None when the pattern is nowhere in it or a group is not a whole number."""
+def is_fact(name: str, value: float) -> bool:
+    """Whether the fact of this name can have the value."""
+    return 0 < value < math.inf if name == RATE else is_whole(value)
+
+
+def facts_of_name(run: str, pattern: str) -> dict[str, float] | None:
+    """The facts in a run's name; None when the pattern is nowhere in it or a group is not a number that can be."""
     found = re.search(pattern, run)
     if found is None:
         return None
@@ -118,7 +126,7 @@ def facts_of_name(run: str, pattern: str) -> dict[str, int] | None:
             value = round(float(text[:-1]) * scale, 3) if scale != 1.0 else float(text)
         except ValueError:
             return None
-        if not is_whole(value):
+        if not is_fact(name, value):
             return None
-        facts[name] = int(value)
+        facts[name] = value
     return facts

@@ -1,64 +1,58 @@
-"""Everything --runs names, read in order: sources, then each run directory and table, then seeds."""
+"""Everything --runs names, read in order: run directories, tables, then what tells configurations and seeds apart.
+
+Of a run directory, config.json says which run it is, eval.jsonl has its evaluations, and the reward of training comes
+out of metrics.jsonl: what a run's own problems gave, between its evaluations.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import hashlib
+import glob
 import itertools
+import json
+import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
 import rich.console
 import rich.progress
 
-from isocompute_jax.fit.read.checked_rows import read_runs
-from isocompute_jax.fit.read.csv_tables import open_csv
-from isocompute_jax.fit.read.json_tables import open_jsonl
-from isocompute_jax.fit.read.notices import MAX_REPEATED, Notices
-from isocompute_jax.fit.read.read_options import ReadOptions
-from isocompute_jax.fit.read.run_curve import UNITS, Readings, RunCurve, make_curve
-from isocompute_jax.fit.read.sources import (
-    TRAIN_REWARD,
-    find_sources,
-    group_sizes,
-    read_config,
-    run_names,
-    training_reward,
-)
-from isocompute_jax.fit.read.table_layout import (
-    EVERY_OTHER,
-    missing_axis,
-    missing_metric,
-    numeric,
-    plan,
-)
-from isocompute_jax.fit.read.tables import (
-    READ_ERRORS,
-    Advance,
-    MemoryTable,
-    Table,
-    TableError,
-    TableFile,
-    open_parquet,
-    reason,
-)
+from isocompute_jax.fit.read.layout import EVERY_OTHER, SEPARATOR, in_long_form, is_measured
+from isocompute_jax.fit.read.notices import Notes, Notices
+from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, is_whole
+from isocompute_jax.fit.read.rows import VARIES, read_runs
+from isocompute_jax.fit.read.run_curve import Readings, RunCurve, learning_rate_of, make_curve
+from isocompute_jax.fit.read.tables import READ_ERRORS, MemoryTable, Table, TableError, read_table, reason
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
-from isocompute_jax.records.identity import SCHEDULE
-from isocompute_jax.records.printing import printable
-from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, METRICS
+from isocompute_jax.records.identity import SCHEDULE, curve_identity_of, schedule_of
+from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, HISTORY, METRICS, find_runs
 
 LARGE_BYTES = 50_000_000
 """Inputs above this size show their progress even when stderr is not a terminal."""
 
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
+"""Of tables."""
+
+TRAIN_REWARD = "train/reward"
+"""Column of a run's evaluations: mean reward of the rollouts since the evaluation before; NaN at the base model's."""
+
+ALIKE = 1.01
+"""Highest learning rates of two runs within this factor are one: each is the highest of those that were logged."""
+
+MAX_NUMBERED = 20
+"""Runs whose new seeds a note names."""
+
 
 def read_curves(
     sources: Sequence[str] | MemoryTable, options: ReadOptions, *, progress: bool = False
-) -> tuple[list[RunCurve], list[str]]:
+) -> tuple[list[RunCurve], Notes]:
     """Reads every run that `sources` name and that has evaluations of the metric.
 
     A table is read whole, with all of its numeric columns, and one above `tables.MAX_BYTES` is refused. A run of more
@@ -69,10 +63,10 @@ def read_curves(
       sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs; or a
         table in memory.
       options: what the columns mean.
-      progress: show the bytes read on stderr.
+      progress: show the files that were read on stderr.
 
     Returns:
-      The runs in order of sources, and a warning for each thing that was left out or is to be known.
+      The runs in order of sources, and what was left out, averaged or numbered.
 
     Raises:
       InputError: a source does not exist, nothing usable was found, or a finding under `options.strict`.
@@ -81,50 +75,70 @@ def read_curves(
     reader = _Reader(options, notices)
     if isinstance(sources, MemoryTable):
         where = str(sources.path)
-        reader.in_memory(sources)
+        reader.table(sources, sources.path.name)
     else:
         where = ", ".join(map(str, sources))
-        directories, tables = find_sources(sources, notices)
-        with _progress_bar([*(path / EVAL for path in directories), *tables], show=progress) as advance:
-            for path in directories:
-                reader.directory(path, advance)
-            for path, name in run_names(tables).items():
-                reader.table(path, advance, name)
+        directories, tables = _find_sources(sources, notices)
+        names = _run_names(tables)
+        for path in _with_progress([*directories, *tables], show=progress):
+            if path in names:
+                reader.table(path, names[path])
+            else:
+                reader.directory(path)
     reader.report_unused_columns()
-    curves = _number_seeds(reader.curves, reader.seeded, notices)
-    details = "".join(f"\n  {text}" for text in notices.texts()[:MAX_REPEATED])
+    curves = _number_seeds(_with_settings(reader.curves, reader.settings), reader.seeded, notices)
+    notes = notices.notes(len(curves))
+    details = "".join(f"\n  {text}" for text in notes.texts)
     if options.strict and notices.findings:
         raise InputError(f"--strict: {notices.findings} findings in {where}{details}")
     if not curves:
         raise InputError(f"--runs: no usable run with {options.metric} on {options.eval_set} in {where}{details}")
-    return curves, notices.texts()
+    return curves, notes
 
 
 class _Reader:
-    """Reads run directories and tables into `curves` [R]; `seeded` [R] says whose seed is known."""
+    """Reads run directories and tables into `curves` [R].
+
+    `seeded` [R] says whose seed is known, `settings` [R] what a table says of a run beside facts and labels.
+    """
 
     def __init__(self, options: ReadOptions, notices: Notices) -> None:
         self.curves: list[RunCurve] = []
         self.seeded: list[bool] = []
+        self.settings: list[Mapping[str, Any]] = []
         self._options, self._notices = options, notices
         self._headers: set[str] = set()
-        self._tables = 0
 
-    def directory(self, path: pathlib.Path, advance: Advance) -> None:
+    def directory(self, path: pathlib.Path) -> None:
         """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
         try:
-            facts, identity, schedule = read_config(path / CONFIG)
+            facts, identity, schedule = _read_config(path / CONFIG)
         except InputError as error:
-            self._notices.finding(path, "run directory", str(error))
+            self._notices.left_out("run", "as unusable", [str(error)])
             return
         name, finished = path.name or path.resolve().name, (path / DONE).exists()
-        for readings in self._runs_of_file(path / EVAL, advance, name=name, facts=facts):
+        for readings in self._runs(path / EVAL, name, facts):
             curve = make_curve(readings, self._options, self._notices, identity=identity, finished=finished)
-            self.curves.append(self._with_training(dataclasses.replace(curve, schedule=schedule), path / METRICS))
-            self.seeded.append(True)
+            rate = learning_rate_of(identity, facts["group_size"] * facts["problems_per_batch"])
+            curve = dataclasses.replace(curve, schedule=schedule, learning_rate=rate)
+            self._add(self._with_training(curve, path / METRICS), seeded=True)
             if not finished:
-                text = f"run {name} is not finished: used up to {curve.compute[-1]:g}"
-                self._notices.note("--runs", "run that is not finished", text)
+                place = f"{name}, which ends at {curve.compute[-1]:g}"
+                self._notices.changed("run", "not finished, and used as far as it goes", [place])
+
+    def table(self, given: pathlib.Path | Table, name: str) -> None:
+        """Adds the curves of a table; `name` is the run's where the table names none."""
+        for readings in self._runs(given, name, None):
+            curve = make_curve(readings, self._options, self._notices, identity={}, finished=None)
+            facts = {fact: getattr(curve.facts, fact) for fact in IDENTITY_FACTS}
+            schedule = readings.labels.get(SCHEDULE, "")
+            curve = dataclasses.replace(curve, identity=facts | readings.labels, schedule=schedule)
+            self._add(curve, seeded="seed" in readings.facts, settings=readings.settings)
+
+    def _add(self, curve: RunCurve, *, seeded: bool, settings: Mapping[str, Any] | None = None) -> None:
+        self.curves.append(curve)
+        self.seeded.append(seeded)
+        self.settings.append(settings or {})
 
     def _with_training(self, curve: RunCurve, log: pathlib.Path) -> RunCurve:
         """The curve with the reward of training as a column, and a schedule's n; without where its log is damaged."""
@@ -133,98 +147,72 @@ class _Reader:
             return curve
         try:
             reward = training_reward(log, step)
-            sizes = group_sizes(log) if curve.schedule else None
+            sizes = _group_sizes(log) if curve.schedule else None
         except (TableError, OSError) as error:
-            self._notices.finding(log, "log of training", f"{log}: {error}")
+            self._notices.changed("log", "passed over", [f"{log}: {error}"], finding=True)
             return curve
         known = {TRAIN_REWARD: reward} if np.isfinite(reward).any() else {}
         return dataclasses.replace(curve, columns=curve.columns | known, group_sizes=sizes)
 
-    def table(self, path: pathlib.Path, advance: Advance, name: str) -> None:
-        """Adds the curves of a table in a file; `name` is the run's where the table names none."""
-        self._add(self._runs_of_file(path, advance, name=name, facts=None))
-
-    def in_memory(self, given: MemoryTable) -> None:
-        """Adds the curves of a table in memory."""
-        self._add(self._runs(given, lambda _: None, name=given.path.name, facts=None))
-
-    def _add(self, runs: Iterator[Readings]) -> None:
-        """Adds the curves of a table. A run of unknown configuration is a configuration of its own."""
-        self._tables += 1
-        for readings in runs:
-            known = readings.facts.get("group_size", 0) or readings.facts.get("problems_per_batch", 0)
-            own: dict[str, object] = {} if known else {"run": printable(readings.run)}
-            curve = make_curve(readings, self._options, self._notices, identity=own, finished=None)
-            facts = {name: getattr(curve.facts, name) for name in IDENTITY_FACTS}
-            schedule = readings.labels.get(SCHEDULE, "")
-            self.curves.append(dataclasses.replace(curve, identity=facts | readings.labels | own, schedule=schedule))
-            self.seeded.append("seed" in readings.facts)
-
-    def _runs_of_file(
-        self, path: pathlib.Path, advance: Advance, *, name: str, facts: Mapping[str, int] | None
-    ) -> Iterator[Readings]:
-        """The runs of a file; none, and a finding, when it cannot be used."""
-        try:
-            table = open_table(path)
-        except (TableError, *READ_ERRORS) as error:
-            self._notices.finding(path, "file", f"{path}: cannot be read: {reason(error)}")
-            return
-        yield from self._runs(table, advance, name=name, facts=facts)
-
-    def _runs(
-        self, file: TableFile, advance: Advance, *, name: str, facts: Mapping[str, int] | None
-    ) -> Iterator[Readings]:
+    def _runs(self, given: pathlib.Path | Table, name: str, facts: Mapping[str, int] | None) -> Iterator[Readings]:
         """The runs of a table; none, and a finding, when it cannot be used."""
+        path = given if isinstance(given, pathlib.Path) else given.path
         try:
-            table = self._long_table(file, advance)
-            if table is not None:
-                runs = read_runs(table, file, self._options, self._notices, name=name, facts=facts)
-                del table  # its cells go as they become numbers
-                yield from runs
-        except TableError as error:
-            self._notices.finding(file.path, "file", f"{file.path}: left out: {error}")
-
-    def _long_table(self, file: TableFile, advance: Advance) -> Table | None:
-        """The table in long form under our names; None, and a finding, where it lacks what every table must have."""
-        whole = file.read((), self._notices, advance) if file.headers is None else None
-        headers = tuple(whole.columns) if whole is not None else file.headers or ()
-        self._headers |= set(headers)
-        layout = plan(headers, self._options)
-        ours, unit = layout.ours(), UNITS[self._options.compute]
-        measured = unit in ours or (unit == "compute" and "step" in ours) or whole is not None
-        if (self._options.metric not in ours or not measured) and (whole is None or len(whole.lines)):
-            named = [name for name in dict.fromkeys(headers) if name]
-            numbers = numeric(whole or file.read(named, Notices(), advance))
-            if self._options.metric not in ours:
-                text = missing_metric(numbers, self._options)
-            else:
-                text = missing_axis([name for name in numbers if name not in layout.shared], self._options)
-            self._notices.finding(file.path, "table", f"{file.path}: {text}")
-            return None
-        layout = layout.with_others(headers)
-        for name in dict.fromkeys(layout.headers()):
-            if headers.count(name) > 1:
-                text = f"{file.path}: its header has {name} {headers.count(name)} times; the first is used"
-                self._notices.finding(file.path, "repeated header", text)
-        return layout.long(whole or file.read(layout.headers(), self._notices, advance))
+            table = read_table(given, self._notices) if isinstance(given, pathlib.Path) else given
+            if facts is None:
+                self._headers |= set(table.headers)
+            table = in_long_form(table, self._options, self._notices)
+            yield from read_runs(table, self._options, self._notices, name=name, facts=facts)
+        except InputError:
+            raise
+        except (TableError, *READ_ERRORS) as error:
+            self._notices.left_out("file", "as unusable", [f"{path}: {reason(error)}"])
 
     def report_unused_columns(self) -> None:
-        """Renamed columns that no table has."""
+        """Names the renamed columns that no table has."""
         for theirs in self._options.columns:
-            panel = any(header.endswith(f" - {theirs}") for header in self._headers)
-            if self._tables and self._headers and theirs not in self._headers and theirs != EVERY_OTHER and not panel:
+            panel = any(header.endswith(f"{SEPARATOR}{theirs}") for header in self._headers)
+            if self._headers and theirs not in self._headers and theirs != EVERY_OTHER and not panel:
                 near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
                 hint = f"; near it are {', '.join(near)}" if near else ""
-                self._notices.finding("--columns", "columns", f"--columns: no table has a column {theirs!r}{hint}")
+                self._notices.say(f"--columns: no table has a column {theirs!r}{hint}.")
+
+
+def _with_settings(curves: Sequence[RunCurve], settings: Sequence[Mapping[str, Any]]) -> list[RunCurve]:
+    """The runs with those settings in their identity that are constant in every run and differ between some.
+
+    A column that may have been measured is a setting where several runs share a value, or every run had the chance to
+    change it.
+    """
+    found: dict[str, list[tuple[int, Any]]] = {}
+    for i, own in enumerate(settings):
+        for name, value in own.items():
+            found.setdefault(name, []).append((i, value))
+    identities = [dict(curve.identity) for curve in curves]
+    for name, given in found.items():
+        values = {value for _, value in given}
+        numbers = all(isinstance(value, int | float) for value in values)
+        chance = len(values) < len(given) or min(len(curves[i].compute) for i, _ in given) > 1
+        if VARIES not in values and len(values) > 1 and (chance or not (numbers and is_measured(name))):
+            for i, value in given:
+                identities[i][name] = value
+    rates = sorted({curve.learning_rate for curve in curves})
+    return [
+        dataclasses.replace(
+            curve,
+            identity=identity,
+            learning_rate=max(rate for rate in rates if rate <= curve.learning_rate * ALIKE),
+        )
+        for curve, identity in zip(curves, identities, strict=True)
+    ]
 
 
 def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notices) -> list[RunCurve]:
     """Runs of unknown seed get the seeds that are free in their configuration, in order of their names."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple, list[int]] = {}
     for i, curve in enumerate(curves):
-        facts = dataclasses.replace(curve.facts, seed=0, num_steps=0)
-        groups.setdefault(repr((facts, sorted(curve.identity.items(), key=str))), []).append(i)
-    numbered = list(curves)
+        groups.setdefault((curve.schedule, *curve.key), []).append(i)
+    numbered, places = list(curves), []
     for members in groups.values():
         unknown = sorted((i for i in members if not seeded[i]), key=lambda i: curves[i].run)
         if not unknown or len(members) == 1:
@@ -233,51 +221,182 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
         free = (seed for seed in itertools.count() if seed not in taken)
         for i, seed in zip(unknown, free, strict=False):
             numbered[i] = dataclasses.replace(curves[i], facts=dataclasses.replace(curves[i].facts, seed=seed))
-        listed = ", ".join(f"{curves[i].run}: {numbered[i].facts.seed}" for i in unknown[:MAX_REPEATED])
-        more = f" and {len(unknown) - MAX_REPEATED} more" if len(unknown) > MAX_REPEATED else ""
-        notices.note(
-            "--runs",
-            "configuration with runs of unknown seed",
-            f"{len(members)} runs have one configuration and nothing tells the seed of {len(unknown)} of them: these "
-            f"were numbered in order of their names ({listed}{more})",
-        )
+            places.append(f"{curves[i].run}: {seed}")
+    what = "numbered as seeds in order of their names, because nothing tells their seeds"
+    notices.changed("run", what, places, count=len(places))
     return numbered
 
 
-def open_table(path: pathlib.Path) -> TableFile:
-    """Reads the header of a table.
+def _with_progress(paths: Sequence[pathlib.Path], *, show: bool) -> Iterator[pathlib.Path]:
+    """The paths, with a bar on stderr that moves by the bytes of each."""
+    sizes = [
+        (file.stat().st_size if (file := path / EVAL if path.is_dir() else path).exists() else 0) for path in paths
+    ]
+    if not show or not (sys.stderr.isatty() or sum(sizes) > LARGE_BYTES):
+        yield from paths
+        return
+    columns = rich.progress.TextColumn("reading"), rich.progress.BarColumn(), rich.progress.DownloadColumn()
+    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
+        task = bar.add_task("", total=sum(sizes))
+        for path, size in zip(paths, sizes, strict=True):
+            yield path
+            bar.advance(task, size)
+
+
+def _is_table(path: pathlib.Path) -> bool:
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def _find_sources(given: Sequence[str], notices: Notices) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
+    """The run directories and the tables to read, each once and in the order given; globs and folders are expanded.
 
     Raises:
-      TableError: the file is empty or too large, or not what its name says.
-      READ_ERRORS: it cannot be read.
+      InputError: something does not exist, a glob has no match, or a file is no table.
     """
-    with open(path, "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".parquet"):
-        return open_parquet(path, sha256)
-    return open_jsonl(path, sha256) if name.endswith(".jsonl") else open_csv(path, sha256)
+    if not given:
+        raise InputError("--runs is empty; give run directories, folders of them, tables, or globs")
+    found: dict[pathlib.Path, pathlib.Path] = {}
+    for path in (path for text in given for path in _expand(str(text), notices)):
+        found.setdefault(pathlib.Path(os.path.realpath(path)), path)
+    paths = list(found.values())
+    return [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
 
 
-@contextlib.contextmanager
-def _progress_bar(files: Sequence[pathlib.Path], *, show: bool) -> Iterator[Advance]:
-    """A bar on stderr, and what moves it."""
-    total = sum(path.stat().st_size for path in files if path.exists())
-    if not show or not (sys.stderr.isatty() or total > LARGE_BYTES):
-        yield lambda _: None
+def _run_names(tables: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
+    """What a run is called whose table does not say: its file, or of files of one name the folders that differ."""
+    folders: dict[str, dict[pathlib.Path, tuple[str, ...]]] = {}
+    for path in tables:
+        stem = path.name.removesuffix(".gz").rpartition(".")[0]
+        folders.setdefault(stem, {})[path] = path.absolute().parent.parts
+    names = {}
+    for stem, alike in folders.items():
+        start = _shared(alike.values())
+        end = _shared([parts[start:][::-1] for parts in alike.values()])
+        names |= {path: "/".join(parts[start : len(parts) - end]) or stem for path, parts in alike.items()}
+    return {path: names[path] for path in tables}
+
+
+def _shared(paths: Iterable[tuple[str, ...]]) -> int:
+    """How many of their first parts all paths have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
+def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
+    path = pathlib.Path(text)
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if exists:
+        if not path.is_dir() and not _is_table(path):
+            raise InputError(f"--runs: {path} is neither a directory nor a table ({', '.join(SUFFIXES)})")
+        yield from _below(path, notices)
         return
-    columns = (
-        rich.progress.TextColumn("reading"), rich.progress.BarColumn(), rich.progress.DownloadColumn(),
-        rich.progress.TransferSpeedColumn(), rich.progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        state = {"done": 0, "last": 0}
+    if not glob.has_magic(text):
+        raise InputError(f"--runs: {text} does not exist; give run directories, folders of them, tables, or globs")
+    matches = [pathlib.Path(match) for match in sorted(glob.glob(text, recursive=True))]
+    folders = {match for match in matches if match.is_dir()}
+    usable = [match for match in matches if match in folders or _is_table(match)]
+    usable = [match for match in usable if not folders & set(match.parents)]
+    if not usable:
+        raise InputError(
+            f"--runs: nothing that could be read matches {text}; quote it if the shell should not expand it"
+        )
+    for match in usable:
+        yield from _below(match, notices)
 
-        def advance(position: int) -> None:
-            state["done"] += state["last"] if position < state["last"] else 0  # the next file has begun
-            state["last"] = position
-            bar.update(task, completed=state["done"] + position)
 
-        yield advance
-        bar.update(task, completed=total)
+def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
+    """A table; the run directory of an eval.jsonl; the run directories, or else the tables, of a folder."""
+    if not path.is_dir():
+        yield path.parent if path.name == EVAL and (path.parent / CONFIG).exists() else path
+        return
+    files = (file for file in path.rglob("*") if _is_table(file) and file.is_file() and file.name != HISTORY)
+    found = find_runs(path) or sorted(files)
+    if not found:
+        text = f"{path} has neither a run directory (a folder with {CONFIG} and {EVAL}) nor a table at or below it"
+        notices.changed("folder", "without runs", [text], finding=True)
+    yield from found
+
+
+def _read_config(path: pathlib.Path) -> tuple[dict[str, int], dict[str, Any], str]:
+    """The facts, the identity and the schedule of a run (as in `RunCurve`), from its config.json."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return _facts(config), curve_identity_of(config), schedule_of(config)
+    except (InputError, OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _facts(config: Any) -> dict[str, int]:
+    if not isinstance(config, dict):
+        raise InputError("not a JSON object")
+    facts = {}
+    for name in FACTS:
+        value = config.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_whole(value):
+            raise InputError(f"field {name} is {value!r}, not a whole number")
+        facts[name] = int(value)
+    if min(facts["group_size"], facts["problems_per_batch"]) < 1:
+        raise InputError("group_size and problems_per_batch must be at least 1")
+    return facts
+
+
+def training_reward(log: pathlib.Path, step: np.ndarray) -> np.ndarray:
+    """Mean reward of the rollouts that were sampled for training since the evaluation before.
+
+    Every rollout that training paid for counts once: those of groups without signal too, which the update may drop,
+    and those that dynamic sampling drew beyond its batch. Rewards that failed do not: a step's line leaves out the
+    groups that `config.reward.on_failure = "drop_group"` dropped, while its other groups stand for all of its rollouts.
+
+    Args:
+      log: metrics.jsonl; its last line may be unfinished. Of lines of one step the last counts.
+      step: [E] of the evaluations, not falling.
+
+    Returns:
+      [E], NaN where no step with a reward lies in between.
+
+    Raises:
+      TableError: a line is damaged.
+    """
+    steps, before, compute, reward = _steps(log, "reward")
+    rollouts = compute - before
+    after = np.searchsorted(step, steps)  # the first evaluation at or after a step
+    counted = np.isfinite(reward) & (after < len(step))
+    weight = np.bincount(after[counted], rollouts[counted], len(step))
+    total = np.bincount(after[counted], (rollouts * reward)[counted], len(step))
+    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def _group_sizes(log: pathlib.Path) -> np.ndarray | None:
+    """[K, 2] compute at which the steps of another n begin, and that n; None where no line has one.
+
+    Raises:
+      TableError: a line is damaged.
+    """
+    _, before, _, size = _steps(log, "group_size")
+    known = np.isfinite(size)
+    before, size = before[known], size[known]
+    if not len(size):
+        return None
+    first = np.append(True, size[1:] != size[:-1])
+    return np.stack([before[first], size[first]], axis=1)
+
+
+def _steps(log: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each step, in order: its number, compute before and after it, and a column of its line, each [M]."""
+    text = log.read_bytes()
+    text = text[: text.rfind(b"\n") + 1]
+    if not text.strip():
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
+    line = pa.schema([("step", pa.int64()), ("compute", pa.float64()), (column, pa.float64())])
+    read = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    parse = pa_json.ParseOptions(explicit_schema=line, newlines_in_values=False, unexpected_field_behavior="ignore")
+    try:
+        table = pa_json.read_json(pa.BufferReader(text), read_options=read, parse_options=parse)
+    except pa.ArrowException as error:
+        raise TableError(f"its {column} of training cannot be read: {str(error).splitlines()[0]}") from None
+    found = [table[name].to_numpy().astype(np.float64) for name in line.names]
+    step, compute, values = (values[np.isfinite(found[0])] for values in found)
+    last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
+    return step[last], np.append(0.0, compute[last])[: len(last)], compute[last], values[last]

@@ -14,7 +14,7 @@ import numpy as np
 
 from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
-from isocompute_jax.fit.read.tables import TableFile
+from isocompute_jax.fit.read.tables import Table
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import RunFacts
@@ -94,7 +94,7 @@ class Readings:
     """A run as its file has it, rows in the file's order: checked values, unknown facts left out."""
 
     run: str
-    source: TableFile
+    source: Table
     facts: dict[str, int]
     lines: np.ndarray  # [E] where the rows stand in the file
     axis: np.ndarray  # [E] compute in the unit that was asked for
@@ -102,6 +102,7 @@ class Readings:
     labels: dict[str, str]  # what a table says of the run in words (`table_layout.LABELS`)
     eval_sets: tuple[str, ...]  # as in `RunCurve`
     learning_rate: float = 0.0
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # `VARIES` of what does not stay the same
 
     def where(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -133,18 +134,11 @@ def make_curve(
         _check_clock(readings)
     readings = _last_rows(_sorted(readings, notices), notices, options.metric)
     axis, lines, columns = readings.axis, readings.lines, readings.columns
-    if len(axis) == 1 and not options.single_points:
-        text = f"{readings.where(0)}: run {readings.run} has one evaluation only: no curve can be fitted to it"
-        notices.finding(readings.source.path, "run with one evaluation only", text)
     if len(axis) > MAX_POINTS:
         starts = _bins(axis)
         axis, columns = _mean(axis, starts), {name: _mean(values, starts) for name, values in columns.items()}
-        notices.note(
-            readings.source.path,
-            "run whose evaluations were averaged",
-            f"{readings.source.path}: run {readings.run}: {len(lines)} evaluations were averaged into {len(axis)} "
-            "bins of neighbouring ones",
-        )
+        place = f"{readings.run} of {readings.source.path}, which has {len(lines)}"
+        notices.changed("run", f"averaged into at most {MAX_POINTS} bins of neighbouring evaluations", [place])
     return RunCurve(
         run=printable(readings.run),
         source=str(readings.source.path),
@@ -198,12 +192,11 @@ def _current(readings: Readings, notices: Notices) -> Readings:
     for start, rows in gone:
         lines = readings.lines[rows]
         span = " to ".join(readings.source.where(int(line)) for line in dict.fromkeys((lines.min(), lines.max())))
-        text = (
-            f"{readings.where(start)}: run {readings.run} was resumed: compute falls from "
-            f"{readings.axis[start - 1]:g} to {readings.axis[start]:g}, and what follows replaces {len(rows)} earlier "
-            f"row{'s' if len(rows) > 1 else ''} from there on, of {span}"
+        place = (
+            f"{span} of run {readings.run}, whose compute falls from {readings.axis[start - 1]:g} to "
+            f"{readings.axis[start]:g} at {readings.where(start)}, where it was resumed"
         )
-        notices.finding(readings.source.path, "run that was resumed", text)
+        notices.left_out("row", "as replaced by a resumed run", [place], count=len(rows))
     if not gone:
         return readings
     return readings.keep(np.setdiff1d(np.arange(len(readings.axis)), np.concatenate([rows for _, rows in gone])))
@@ -233,11 +226,11 @@ def _sorted(readings: Readings, notices: Notices) -> Readings:
         return readings
     i = fall[0] + 1
     late = np.count_nonzero(readings.axis < np.maximum.accumulate(readings.axis))
-    text = (
-        f"{readings.where(i)}: run {readings.run}: compute {readings.axis[i]:g} comes after "
-        f"{readings.axis[i - 1]:g}; {late} of its rows are out of order, and were sorted"
+    place = (
+        f"{late} of {readings.run}, the first at {readings.where(i)}: compute {readings.axis[i]:g} comes after "
+        f"{readings.axis[i - 1]:g}"
     )
-    notices.finding(readings.source.path, "run whose compute does not increase", text)
+    notices.changed("row", "put in order of compute", [place], count=int(late), finding=True)
     return readings.keep(np.argsort(readings.axis, kind="stable"))
 
 
@@ -249,15 +242,13 @@ def _last_rows(readings: Readings, notices: Notices, metric: str) -> Readings:
         return readings
     kept = np.flatnonzero(last)[np.cumsum(last) - last]
     differs = reward != reward[kept]
-    notices.rows(
-        str(readings.source.path),
-        "row left out whose compute is given again",
-        ~last,
-        lambda i: (
-            f"{readings.where(i)}: row left out: compute {axis[i]:g} of run {readings.run} is given again "
-            f"at {readings.where(kept[i])}{' with another value' if differs[i] else ''}"
-        ),
+    repeated = np.flatnonzero(~last).tolist()
+    places = (
+        f"{readings.where(i)}: compute {axis[i]:g} of run {readings.run} is given again at {readings.where(kept[i])}"
+        f"{' with another value' if differs[i] else ''}"
+        for i in repeated
     )
+    notices.left_out("row", "as evaluations that are given again later", places, count=len(repeated))
     return readings.keep(np.flatnonzero(last))
 
 

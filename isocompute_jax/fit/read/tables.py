@@ -1,18 +1,21 @@
-"""Tables in, whole: what all formats have in common, Parquet, and tables in memory (CSV and JSONL stand apart).
+"""Tables in, whole, as columns and the line of each row: CSV, JSONL, Parquet, and tables in memory.
 
-What is read is columns, and the line of each row. Text ending in .gz is unpacked on the way.
+Text ending in .gz is unpacked on the way. A damaged file is read up to the place where it is damaged.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
+import csv
 import dataclasses
 import gzip
 import hashlib
+import io
+import json
 import pathlib
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
@@ -20,21 +23,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isocompute_jax.fit.read import cells
-from isocompute_jax.fit.read.cells import Column, column_of
-from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.cells import Column, column_of, pc
+from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.records.errors import InputError
 
 MAX_BYTES = 2_000_000_000
 """Of a table, unpacked."""
 
-READ_ERRORS = (OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, pa.ArrowException)
-"""What reading a damaged file raises, in Python's own readers and in Arrow's."""
+READ_ERRORS = (
+    OSError, EOFError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error, csv.Error, pa.ArrowException,
+)  # fmt: skip
+"""What reading a damaged file raises."""
 
-MAX_HEADER = 1 << 20
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CHUNK = 1 << 14
+"""Rows of text that become columns at a time, which take less memory."""
 
 BATCH_CELLS = 1 << 20
 """Cells of a Parquet file that are read at a time."""
+
+MAX_HEADER = 1 << 20
+MAX_LINE = 1 << 26
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 IN_MEMORY = "curves"
 """What messages call a table in memory, which has no path."""
@@ -42,8 +51,15 @@ IN_MEMORY = "curves"
 PANDAS_INDEX = "__index_level_"
 """Begins the name that Arrow gives an index without one: row numbers, and no column of the user's."""
 
-Advance = Callable[[int], None]
-"""Called with the number of bytes of the file that have been read."""
+COMMA = r"^\s*[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?\s*$"
+"""One comma, as the decimal mark or as the mark of thousands ..."""
+DECIMAL_COMMA = (
+    r"^\s*[+-]?[0-9]*,(?:[0-9]{1,2}|[0-9]{4,})(?:[eE][+-]?[0-9]+)?\s*$"
+    r"|^\s*[+-]?0*,[0-9]+(?:[eE][+-]?[0-9]+)?\s*$"
+)
+"""... and one that cannot mark thousands: other than three digits follow it, or nothing but zeros precede it."""
+POINT = COMMA.replace(",", r"\.", 1)
+NOT_THOUSANDS_POINT = DECIMAL_COMMA.replace("*,", r"*\.")
 
 T = TypeVar("T")
 
@@ -56,66 +72,68 @@ class TableError(Exception):
 class Table:
     """n rows: the lines [n] that they stand on, and the cells [n] of each column."""
 
-    lines: np.ndarray
-    columns: dict[str, Column]
-
-    def keep(self, mask: np.ndarray) -> Table:
-        """The rows where `mask` [n] is set."""
-        if mask.all():
-            return self
-        return Table(self.lines[mask], {name: cells.keep(column, mask) for name, column in self.columns.items()})
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TableFile:
-    """A table whose header has been read."""
-
     path: pathlib.Path
     sha256: str  # of its content
     unit: str  # word before a row's number in messages; "" for lines
-    headers: tuple[str, ...] | None  # in order, blank and repeated ones included; None of JSONL, where rows name them
-    read: Callable[[Sequence[str], Notices, Advance], Table]  # the columns of these names; of JSONL, every one
+    headers: tuple[str, ...]  # in order, blank and repeated ones included
+    lines: np.ndarray
+    columns: dict[str, Column]  # of a header given twice the first
 
     def where(self, line: int) -> str:
         """`path:line`, or `path:row N`."""
         return f"{self.path}:{self.unit}{line}"
 
+    def keep(self, mask: np.ndarray) -> Table:
+        """The rows where `mask` [n] is set."""
+        if mask.all():
+            return self
+        columns = {name: cells.keep(column, mask) for name, column in self.columns.items()}
+        return dataclasses.replace(self, lines=self.lines[mask], columns=columns)
 
-class MemoryTable(TableFile):
+
+class MemoryTable(Table):
     """A table in memory; messages count its rows from 1."""
 
 
-def check_text(path: pathlib.Path) -> bytes:
-    """The first megabyte of a file.
+def read_table(path: pathlib.Path, notices: Notices) -> Table:
+    """Reads a file in the format of its name; rows that are none are left out and reported.
 
     Raises:
-      TableError: it is empty or too large, or is not text in UTF-8.
+      TableError: the file is empty or too large, or not what its name says.
+      READ_ERRORS: it cannot be read.
     """
-    with unpacked(path) as (_, stream):
-        start = stream.read(MAX_HEADER)
-    if not start.strip(b"\r\n\t " + BYTE_ORDER_MARK):
+    with open(path, "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".parquet"):
+        headers, lines, columns = _read_parquet(path, notices)
+        return Table(path, sha256, "row ", headers, lines, columns)
+    start = _check_text(path)
+    read = _read_jsonl(path, notices) if name.endswith(".jsonl") else _read_csv(path, start, notices)
+    return Table(path, sha256, "", *read)
+
+
+Parts = tuple[tuple[str, ...], np.ndarray, dict[str, Column]]
+"""Headers, lines [n] and columns [n] of a table."""
+
+
+def _check_text(path: pathlib.Path) -> bytes:
+    """The first megabyte of a file that is text in UTF-8, neither empty nor too large."""
+    with _unpacked(path) as stream:
+        start = stream.read(MAX_HEADER).removeprefix(BYTE_ORDER_MARK)
+    if not start.strip(b"\r\n\t "):
         raise TableError("the file is empty")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise TableError("the file is in UTF-16; save it as UTF-8")
     for magic, kind in {b"PK\x03\x04": "a zip archive; unpack it", b"\x1f\x8b": "gzip; name it .gz"}.items():
         if start.startswith(magic):
             raise TableError(f"the file is {kind}")
-    if not is_packed(path):
-        check_size(path.stat().st_size)
+    if not path.name.lower().endswith(".gz"):
+        _check_size(path.stat().st_size)
     return start
 
 
-def is_packed(path: pathlib.Path) -> bool:
-    """Whether the name says gzip."""
-    return path.name.lower().endswith(".gz")
-
-
-def check_size(size: int, least: str = "") -> None:
-    """Refuses a table of more than `MAX_BYTES`; `least` stands before the size where the end has not been seen.
-
-    Raises:
-      TableError: says its size, the largest one, and what to do.
-    """
+def _check_size(size: int, least: str = "") -> None:
     if size > MAX_BYTES:
         raise TableError(
             f"it has {least}{size / 1e9:.1f} GB unpacked, and tables are read whole, up to {MAX_BYTES / 1e9:g} GB; "
@@ -124,42 +142,34 @@ def check_size(size: int, least: str = "") -> None:
 
 
 @contextlib.contextmanager
-def unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Opens a file, unpacking .gz: (the file, whose position tells the progress; the stream of its content)."""
+def _unpacked(path: pathlib.Path) -> Iterator[BinaryIO]:
     with open(path, "rb") as file:
-        if is_packed(path):
-            with gzip.GzipFile(fileobj=file) as stream:
-                yield file, cast(BinaryIO, stream)
-        else:
-            yield file, file
+        if not path.name.lower().endswith(".gz"):
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as stream:
+            yield cast(BinaryIO, stream)
 
 
-def text_pieces(path: pathlib.Path, piece_bytes: int, advance: Advance, *, skip: int) -> Iterator[bytes]:
-    """The content of a text file after its first `skip` bytes, in pieces, as valid UTF-8: other bytes are replaced.
-
-    Raises:
-      TableError: it is too large.
-    """
-    decoder, size = codecs.getincrementaldecoder("utf-8")(errors="replace"), 0
-    with unpacked(path) as (file, stream):
-        stream.read(skip)
-        while data := stream.read(piece_bytes):
-            size += len(data)
-            check_size(size, "more than ")
-            advance(file.tell())
-            plain = data.isascii() and not decoder.getstate()[0]
-            yield data if plain else decoder.decode(data).encode()
-    if rest := decoder.decode(b"", final=True):
-        yield rest.encode()
+def _text_lines(path: pathlib.Path) -> Iterator[str]:
+    """The lines of a text file with their ends; bytes that are no UTF-8 are replaced."""
+    size = 0
+    with _unpacked(path) as stream, io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
+        while line := text.readline(MAX_LINE):
+            if len(line) == MAX_LINE:
+                raise TableError(f"a line is longer than {MAX_LINE >> 20} megabytes: it is not a table")
+            size += len(line)
+            _check_size(size, "more than ")
+            yield line
 
 
-def until_damage(parts: Iterable[T], path: pathlib.Path, notices: Notices) -> Iterator[T]:
+def _until_damage(parts: Iterable[T], path: pathlib.Path, notices: Notices) -> Iterator[T]:
     """The parts of a file up to a place where it cannot be read, which is reported."""
     try:
         yield from parts
     except READ_ERRORS as error:
-        text = f"{path}: read up to a place where it is damaged: {reason(error)}"
-        notices.finding(path, "file", text)
+        place = f"{path}: {reason(error)}"
+        notices.changed("file", "read up to a place where it is damaged", [place], finding=True)
 
 
 def reason(error: BaseException) -> str:
@@ -169,38 +179,197 @@ def reason(error: BaseException) -> str:
     return str(error).split("\n")[0][:200] or type(error).__name__
 
 
-def open_parquet(path: pathlib.Path, sha256: str) -> TableFile:
-    """Reads the schema of a Parquet file.
+def _chunks(rows: Iterator[tuple[int, T]]) -> Iterator[tuple[list[int], list[T]]]:
+    """Lines and rows, some thousands at a time; those before an error come before it is raised."""
+    lines: list[int] = []
+    found: list[T] = []
+    damage = None
+    while damage is None:
+        try:
+            line, row = next(rows)
+        except StopIteration:
+            break
+        except READ_ERRORS as error:
+            damage = error
+            break
+        lines.append(line)
+        found.append(row)
+        if len(lines) == CHUNK:
+            yield lines, found
+            lines, found = [], []
+    if lines:
+        yield lines, found
+    if damage is not None:
+        raise damage
 
-    Raises:
-      TableError: it is empty.
+
+def _stacked(chunks: Sequence[tuple[list[int], dict[str, Column]]]) -> tuple[np.ndarray, dict[str, Column]]:
+    """The rows of all chunks below each other, blank where a chunk lacks a column."""
+    if not chunks:
+        return np.empty(0, np.int64), {}
+    nothing = [pa.chunked_array([pa.nulls(len(lines))]) for lines, _ in chunks]
+    names = dict.fromkeys(name for _, columns in chunks for name in columns)
+    stacked = {
+        name: cells.stack([columns.get(name, nulls) for (_, columns), nulls in zip(chunks, nothing, strict=True)])
+        for name in names
+    }
+    return np.concatenate([np.array(lines, np.int64) for lines, _ in chunks]), stacked
+
+
+def _read_csv(path: pathlib.Path, start: bytes, notices: Notices) -> Parts:
+    """CSV or TSV; the separator is what the header has most of: comma, semicolon or tab."""
+    csv.field_size_limit(MAX_LINE)
+    head = re.match(r'[\r\n]*((?:[^"\r\n]|"[^"]*(?:"|\Z))*)', start.decode("utf-8", errors="replace"))
+    text = head[1] if head else ""
+    if head and head.end() >= MAX_HEADER:
+        raise TableError("its first line is longer than a megabyte")
+    if "\0" in text:
+        raise TableError("its first line has NUL bytes: it is not a table in text")
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", text).count)
+    quotes = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal quotes
+        for line in _text_lines(path):
+            quotes += line.count('"')
+            yield line
+
+    reader = csv.reader(counted(), delimiter=delimiter)
+    headers = tuple(next(row for row in reader if row))
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        end = reader.line_num
+        for row in reader:
+            line, end = end + 1, reader.line_num
+            if len(row) == len(headers):
+                yield line, row
+            elif row:
+                split = len(row) > len(headers) and delimiter == ","
+                hint = (
+                    "; a decimal comma makes two cells of a number: quote it, or separate cells by ;" if split else ""
+                )
+                place = f"{path}:{line}: it has {len(row)} cells, and the header {len(headers)}{hint}"
+                notices.rows_seen += 1
+                notices.left_out("row", "for the number of cells", [place])
+
+    places = {name: headers.index(name) for name in headers}  # of a name given twice the first
+    chunks = [
+        (lines, {name: column_of([row[place] for row in found]) for name, place in places.items()})
+        for lines, found in _until_damage(_chunks(rows()), path, notices)
+    ]
+    if quotes % 2:
+        notices.say(f"A quotation mark in {path} is not closed, so that rows may be missing; fix the file.")
+    lines, columns = _stacked(chunks)
+    return headers, lines, _with_points(columns, lines, path, notices)
+
+
+def _with_points(
+    columns: dict[str, Column], lines: np.ndarray, path: pathlib.Path, notices: Notices
+) -> dict[str, Column]:
+    """The columns with points in place of decimal commas, where there are some."""
+    found = _decimal_commas(columns, lines)
+    if not found:
+        return columns
+    i = int(_rows(columns[found[0]], COMMA)[0])
+    place = f"{path}:{lines[i]}: {found[0]} is {shown(cells.cell(columns[found[0]], i))}"
+    notices.changed("column", f"read with decimal commas ({', '.join(found)})", [place], count=len(found))
+    pointed = {}
+    for name in found:
+        column = columns[name]
+        comma = pc.match_substring_regex(column, COMMA)
+        pointed[name] = pc.if_else(comma, pc.replace_substring(column, ",", "."), column)
+    return columns | pointed
+
+
+def _decimal_commas(columns: Mapping[str, Any], lines: np.ndarray) -> list[str]:
+    """The columns whose numbers have decimal commas, where some comma of the table cannot mark thousands.
+
+    Columns with decimal points are left as they are. Another column that has nothing but points which may mark
+    thousands, as in 1.024, makes the table ambiguous: TableError.
     """
+    with_comma = [name for name, column in columns.items() if pc.any(pc.match_substring(column, ",")).as_py()]
+    found = [name for name in with_comma if len(_rows(columns[name], COMMA)) and not len(_rows(columns[name], POINT))]
+    if not any(len(_rows(columns[name], DECIMAL_COMMA)) for name in found):
+        return []
+    for name, column in columns.items():
+        points = _rows(column, POINT)
+        if len(points) and not len(_rows(column, NOT_THOUSANDS_POINT)):
+            i, j = int(_rows(columns[found[0]], COMMA)[0]), int(points[0])
+            raise TableError(
+                f"line {lines[i]}: {found[0]} is {shown(cells.cell(columns[found[0]], i))}, with a decimal comma, so "
+                f"that line {lines[j]}: {name} is {shown(cells.cell(column, j))} may mean thousands; write numbers "
+                "with decimal points and without marks of thousands"
+            )
+    return found
+
+
+def _rows(column: Any, pattern: str) -> np.ndarray:
+    """Numbers of the cells that match."""
+    return np.flatnonzero(pc.fill_null(pc.match_substring_regex(column, pattern), False))
+
+
+def _read_jsonl(path: pathlib.Path, notices: Notices) -> Parts:
+    """A JSON object per line; the fields of an object in it are columns, `data.loss` of {"data": {"loss": 1}}."""
+
+    def rows() -> Iterator[tuple[int, dict[str, Any]]]:
+        for line, text in enumerate(_text_lines(path), 1):
+            if text.strip():
+                try:
+                    yield line, _flat(_parsed(text))
+                except ValueError as error:
+                    notices.rows_seen += 1
+                    notices.left_out("row", "that cannot be read", [f"{path}:{line}: {error}"])
+
+    chunks = []
+    for lines, found in _until_damage(_chunks(rows()), path, notices):
+        names = dict.fromkeys(name for row in found for name in row)
+        chunks.append((lines, {name: column_of([row.get(name) for row in found]) for name in names}))
+    lines, columns = _stacked(chunks)
+    return tuple(columns), lines, columns
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({str(error)[:100]})") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object but {shown(row)}")
+    return row
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the fields of its objects in their place; of a name given twice, the first."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = {f"{name}.{field}": each for field, each in value.items()} if isinstance(value, dict) else {name: value}
+        found |= {key: each for key, each in inner.items() if key not in found}
+    return found
+
+
+def _read_parquet(path: pathlib.Path, notices: Notices) -> Parts:
+    """Batches of rows, in the columns' own types, as far as the file is sound."""
     if path.stat().st_size == 0:
         raise TableError("the file is empty")
     with pq.ParquetFile(path) as file:
-        headers = tuple(file.schema_arrow.names)
-
-    def read(names: Sequence[str], notices: Notices, advance: Advance) -> Table:
-        batches = list(until_damage(_parquet_batches(path, names, advance), path, notices))
-        if not batches:
-            return Table(np.empty(0, np.int64), {})
-        table = pa.Table.from_batches(batches)
-        return Table(np.arange(1, table.num_rows + 1), _first_of_each(table, names))
-
-    return TableFile(path, sha256, "row ", headers, read)
+        schema = file.schema_arrow
+        batches = list(_until_damage(_batches(file), path, notices))
+    table = pa.Table.from_batches(batches, schema if not batches else None)
+    return tuple(schema.names), np.arange(1, table.num_rows + 1), _first_of_each(table)
 
 
-def _parquet_batches(path: pathlib.Path, names: Sequence[str], advance: Advance) -> Iterator[pa.RecordBatch]:
-    """Batches of rows, in the columns' own types: a damaged file is then read as far as it is sound."""
-    size, unpacked_size, row = path.stat().st_size, 0, 0
-    with pq.ParquetFile(path) as file:
-        batch_size = max(BATCH_CELLS // max(len(names), 1), 1)
-        for batch in file.iter_batches(batch_size=batch_size, columns=list(names), use_threads=False):
-            batch.validate(full=True)  # a damaged file can give text that is none
-            unpacked_size, row = unpacked_size + batch.nbytes, row + batch.num_rows
-            check_size(unpacked_size, "more than ")
-            advance(size * row // max(file.metadata.num_rows, row, 1))
-            yield batch
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    size, width = 0, max(len(file.schema_arrow.names), 1)
+    for batch in file.iter_batches(batch_size=max(BATCH_CELLS // width, 1), use_threads=False):
+        batch.validate(full=True)  # a damaged file can give text that is none
+        size += batch.nbytes
+        _check_size(size, "more than ")
+        yield batch
+
+
+def _first_of_each(table: pa.Table) -> dict[str, Column]:
+    """The columns by name, of a name given twice the first."""
+    return {name: table.column(i) for i, name in reversed(list(enumerate(table.column_names)))}
 
 
 def memory_table(curves: Any) -> MemoryTable:
@@ -211,31 +380,33 @@ def memory_table(curves: Any) -> MemoryTable:
     Raises:
       InputError: `curves` is none of these, or its columns are not of one length.
     """
-    table = None if isinstance(curves, Mapping) else _arrow_table(curves)
+    table = None
+    if not isinstance(curves, Mapping):
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError):  # no table, or cells of several types
+            table = pa.table(curves)  # pandas, polars and DuckDB speak Arrow's protocol
     if table is not None:
-        return _memory_table({
-            name: column
-            for name, column in _first_of_each(table, table.column_names).items()
-            if not name.startswith(PANDAS_INDEX)
-        })  # fmt: skip
-    if not hasattr(curves, "items"):
+        names = [name for name in dict.fromkeys(table.column_names) if not name.startswith(PANDAS_INDEX)]
+        first = _first_of_each(table)
+        columns: dict[str, Column] = {name: first[name] for name in names}
+    elif hasattr(curves, "items"):
+        columns = {str(name): _memory_column(str(name), values) for name, values in curves.items()}
+    else:
         raise InputError(
             f"curves is of type {type(curves).__name__}; give a data frame, an Arrow table, a mapping from names to "
             "columns, or paths as for --runs"
         )
-    columns = {str(name): _memory_column(str(name), values) for name, values in curves.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InputError(f"curves: its columns differ in length: {lengths}")
-    return _memory_table(columns)
-
-
-def _arrow_table(curves: Any) -> pa.Table | None:
-    """The table behind Arrow's protocol, which pandas, polars and DuckDB speak; None where Arrow cannot make one."""
-    try:
-        return pa.table(curves)
-    except (pa.ArrowException, TypeError, ValueError):  # no table at all, or a column with cells of several types
-        return None
+    digest = hashlib.sha256(repr(list(columns)).encode())
+    for column in columns.values():
+        chunks = [column] if isinstance(column, list) else column.chunks
+        for chunk in chunks:
+            digest.update(
+                repr(chunk).encode() if isinstance(chunk, list) else pa.record_batch([chunk], [""]).serialize()
+            )
+    lines = np.arange(1, max(lengths.values(), default=0) + 1)
+    return MemoryTable(pathlib.Path(IN_MEMORY), digest.hexdigest(), "row ", tuple(columns), lines, columns)
 
 
 def _memory_column(name: str, values: Any) -> Column:
@@ -245,25 +416,3 @@ def _memory_column(name: str, values: Any) -> Column:
     if isinstance(given, np.ndarray) and given.ndim != 1:
         raise InputError(f"curves: column {name} has the shape {given.shape}, and not one dimension")
     return column_of(given, from_pandas=True)
-
-
-def _memory_table(columns: dict[str, Column]) -> MemoryTable:
-    digest = hashlib.sha256(repr(list(columns)).encode())
-    for column in columns.values():
-        chunks = [column] if isinstance(column, list) else column.chunks
-        for chunk in chunks:
-            plain = repr(chunk).encode() if isinstance(chunk, list) else pa.record_batch([chunk], [""]).serialize()
-            digest.update(plain)
-    lines = np.arange(1, len(next(iter(columns.values()), ())) + 1)
-
-    def read(names: Sequence[str], notices: Notices, advance: Advance) -> Table:
-        del notices, advance  # nothing in memory is damaged, and nothing has to be waited for
-        return Table(lines, {name: columns[name] for name in names})
-
-    return MemoryTable(pathlib.Path(IN_MEMORY), digest.hexdigest(), "row ", tuple(columns), read)
-
-
-def _first_of_each(table: pa.Table, names: Sequence[str]) -> dict[str, Column]:
-    """The columns of these names, of a name given twice the first."""
-    places = {name: i for i, name in reversed(list(enumerate(table.column_names)))}
-    return {name: table.column(places[name]) for name in names if name in places}

@@ -14,7 +14,9 @@ HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
 
 
 def read(*sources, progress=False, **options):
-    return read_curves([str(source) for source in sources], ReadOptions(**options), progress=progress)
+    """The runs, and the sentences about what was left out."""
+    runs, notes = read_curves([str(source) for source in sources], ReadOptions(**options), progress=progress)
+    return runs, list(notes.texts)
 
 
 def write(path, *lines, end="\n"):

@@ -18,7 +18,7 @@ from isocompute_jax.fit.read import (
     parse_columns,
 )
 from isocompute_jax.fit.read.cells import blank, column_of, numbers, texts
-from isocompute_jax.fit.read.sources import SUFFIXES
+from isocompute_jax.fit.read.reader import SUFFIXES
 from isocompute_jax.records.errors import InputError
 from tests.fit import frameworks
 from tests.fit.read.tables import HEADER, read, write, write_rows

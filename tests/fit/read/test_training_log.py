@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.read import TRAIN_REWARD, ReadOptions, read_curves
-from isocompute_jax.fit.read.sources import training_reward
+from isocompute_jax.fit.read.reader import training_reward
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import METRICS
 from tests.fit.runs import BATCH, BUDGETS, write_run

@@ -1,0 +1,191 @@
+"""How a table is laid out: which of its columns are ours, and whether runs stand below each other or side by side.
+
+Long form has a row per evaluation of a run. Two wide forms become long on the way in:
+
+    Step, NAME - METRIC, NAME - METRIC__MIN, NAME - METRIC__MAX, ...   W&B's export of a panel
+    Step, NAME, NAME, ...                                              with `--columns=*:METRIC`
+
+A column of a wide table whose header is one of ours, renamed or not, is shared by its runs (`step`, `compute`, ...).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.read_options import FACTS, RATE, ReadOptions
+from isocompute_jax.fit.read.run_curve import UNITS
+from isocompute_jax.fit.read.tables import Table, TableError
+from isocompute_jax.records.identity import SCHEDULE
+
+SEPARATOR = " - "
+EVERY_OTHER = "*"
+LABELS = ("model", "train_set", SCHEDULE)
+"""Columns of words that are a part of a run's identity, as the fields of these names in config.json are."""
+OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours", RATE)
+ALIASES = {
+    "step": (
+        "Step", "training_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step",
+    ),
+    "gpu_hours": ("device_hours",),
+    RATE: ("actor/lr", "data.actor/lr", "train/learning_rate", "optim/lr", "lr"),
+}  # fmt: skip
+"""Other names for a column of ours, used where it is neither present nor renamed. Not `_step`: it counts log calls.
+
+`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Rates are those of
+verl (W&B and its files), TRL, prime-rl and open-instruct.
+"""
+
+SETTINGS = frozenset({
+    "temperature", "top_p", "top_k", "loss", "loss_type", "loss_fn", "algorithm", "adv_estimator", "advantage",
+    "optimizer", "lr_scheduler_type", "warmup_steps", "weight_decay", "beta", "kl", "kl_coef", "kl_coeff",
+    "kl_beta", "kl_loss_coef", "kl_penalty", "entropy", "entropy_coef", "entropy_coeff", "entropy_bonus", "clip",
+    "clip_low", "clip_high", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_range", "cliprange",
+    "epsilon", "epsilon_low", "epsilon_high", "eps_clip", "batch_size", "train_batch_size", "rollout_batch_size",
+    "global_batch_size", "mini_batch_size", "minibatch_size", "ppo_mini_batch_size", "ppo_epochs", "num_iterations",
+    "updates_per_step", "max_tokens", "max_new_tokens", "max_response_length", "max_completion_length", "lora_rank",
+    "dtype", "dataset",
+})  # fmt: skip
+"""Last parts of the names of columns that are settings of a run, where they stay the same within every run."""
+MEASURED = frozenset({"loss", "kl", "entropy", "clip_ratio", "epsilon", "advantage"})
+"""Those that some programs measure, too."""
+
+MAX_LISTED = 12
+
+Columns = Mapping[str, str]
+"""Header -> our name."""
+
+
+def in_long_form(table: Table, options: ReadOptions, notices: Notices) -> Table:
+    """The table with a row per evaluation of a run, under our names; its other columns keep theirs.
+
+    Raises:
+      TableError: it lacks the metric, or what tells compute.
+    """
+    shared, runs = _plan(table.headers, options)
+    ours = {*shared.values(), *(name for own in runs.values() for name in own.values())}
+    unit = UNITS[options.compute]
+    if len(table.lines):
+        if options.metric not in ours:
+            raise TableError(_missing_metric(_numeric(table), options))
+        if unit not in ours and not (unit == "compute" and "step" in ours):
+            raise TableError(_missing_axis([name for name in _numeric(table) if name not in shared], options))
+    if not runs:
+        taken = {"", *shared, *shared.values()}
+        shared = shared | {name: name for name in table.headers if name not in taken}
+    used = [*shared, *(name for own in runs.values() for name in own)]
+    twice = [name for name in dict.fromkeys(used) if table.headers.count(name) > 1]
+    places = (f"{table.path}: its header has {name} {table.headers.count(name)} times" for name in twice)
+    if twice:
+        notices.changed("column", "given twice, and read where it comes first", places, count=len(twice), finding=True)
+    long = dataclasses.replace(table, columns=_renamed(table, shared))
+    if not runs or not len(table.lines):
+        return long
+    return _unpivot(long, {run: _renamed(table, own) for run, own in runs.items()}, options.metric)
+
+
+def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str], Mapping[str, Columns]]:
+    """Columns in long form, and of a wide table the columns of each run; none of a table in long form."""
+    shared = _long_names(headers, options)
+    others = [name for name in dict.fromkeys(headers) if name and name not in shared]
+    if options.metric in shared.values():
+        return shared, {}
+    if EVERY_OTHER in options.columns:
+        return shared, {name: {name: options.columns[EVERY_OTHER]} for name in others}
+    runs: dict[str, dict[str, str]] = {}
+    rates = dict.fromkeys(ALIASES[RATE], RATE)
+    names = {options.metric: options.metric, **{name: name for name in OURS}, **rates, **options.columns}
+    for header in others:
+        theirs = next((name for name in names if header.endswith(f"{SEPARATOR}{name}")), None)
+        if theirs is not None:
+            run = header.removesuffix(f"{SEPARATOR}{theirs}")
+            runs.setdefault(run, {})[header] = names[theirs]
+    return shared, {run: own for run, own in runs.items() if options.metric in own.values()}
+
+
+def _long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
+    """Renamed columns first, then those that have our names, then `ALIASES`."""
+    present = dict.fromkeys(headers)
+    found: dict[str, str] = {}
+    for theirs, ours in options.columns.items():
+        if theirs in present and ours not in found.values():
+            found[theirs] = ours
+    for name in (*OURS, options.metric):
+        choices = (name, *ALIASES.get(name, ()))
+        theirs = next((choice for choice in choices if choice in present and choice not in found), None)
+        if theirs is not None and name not in found.values():
+            found[theirs] = name
+    return found
+
+
+def _numeric(table: Table) -> list[str]:
+    """Headers of the columns that hold a number somewhere."""
+    return [name for name, column in table.columns.items() if name and np.isfinite(cells.numbers(column)).any()]
+
+
+def is_setting(header: str) -> bool:
+    """Whether a column of this name is a setting, if it stays the same within every run."""
+    return re.split(r"[./]", header)[-1].lower() in SETTINGS
+
+
+def is_measured(header: str) -> bool:
+    """Whether a column that is named like a setting may hold what was measured."""
+    return re.split(r"[./]", header)[-1].lower() in MEASURED
+
+
+def _missing_metric(numbers: Sequence[str], options: ReadOptions) -> str:
+    suffixes = [name.rpartition(SEPARATOR)[2] for name in numbers if SEPARATOR in name]
+    panel = [name for name in suffixes if not name.endswith(("__MIN", "__MAX")) and name != "_step"]
+    return f"no column {options.metric}. " + _choices(panel or numbers, options.metric, options)
+
+
+def _missing_axis(numbers: Sequence[str], options: ReadOptions) -> str:
+    name = UNITS[options.compute]
+    wanted = f"{name} nor step" if name == "compute" else name
+    flag = f" (--compute={options.compute})"
+    return f"no column {wanted}{flag}. " + _choices(numbers, "step" if name == "compute" else name, options)
+
+
+def _choices(numbers: Sequence[str], ours: str, options: ReadOptions) -> str:
+    """The columns that may be meant, those of the most similar names first, and the flag that says so."""
+    free = [name for name in dict.fromkeys(numbers) if name not in FACTS and name not in options.columns]
+    if not free:
+        return "The table has no other column with numbers"
+    ranked = sorted(free, key=lambda name: -_nearness(name, ours))
+    more = f" and {len(ranked) - MAX_LISTED} more" if len(ranked) > MAX_LISTED else ""
+    return (
+        f"Its columns with numbers are {', '.join(ranked[:MAX_LISTED])}{more}; say which one is meant, "
+        f"e.g. --columns={ranked[0]}:{ours}"
+    )
+
+
+def _nearness(theirs: str, ours: str) -> float:
+    """How alike two names are, 0..1: the better of the whole name and any part of it between slashes."""
+    parts = [theirs, *theirs.split("/")]
+    return max(difflib.SequenceMatcher(None, part.lower(), ours.lower()).ratio() for part in parts)
+
+
+def _unpivot(shared: Table, runs: Mapping[str, Mapping[str, cells.Column]], metric: str) -> Table:
+    """The rows of all runs that have the metric, one run below the other, with the run's name in each."""
+    count = len(shared.lines)
+    nothing = pa.chunked_array([pa.nulls(count)])
+    names = dict.fromkeys(name for own in runs.values() for name in own)
+    columns = {name: cells.stack([own.get(name, nothing) for own in runs.values()]) for name in names}
+    given = np.flatnonzero(~cells.blank(columns[metric]))
+    run, row = np.divmod(given, max(count, 1))
+    own = {name: cells.take(column, given) for name, column in columns.items()}
+    below = {name: cells.take(column, row) for name, column in shared.columns.items()}
+    of_row = pa.DictionaryArray.from_arrays(pa.array(run, pa.int32()), pa.array(list(runs), pa.string()))
+    columns = below | own | {"run": pa.chunked_array([of_row])}
+    return dataclasses.replace(shared, lines=shared.lines[row], columns=columns)
+
+
+def _renamed(table: Table, names: Columns) -> dict[str, cells.Column]:
+    return {ours: table.columns[theirs] for theirs, ours in names.items() if theirs in table.columns}
