@@ -182,8 +182,7 @@ def _unpivot(shared: Table, runs: Mapping[str, Mapping[str, cells.Column]], metr
     run, row = np.divmod(given, max(count, 1))
     own = {name: cells.take(column, given) for name, column in columns.items()}
     below = {name: cells.take(column, row) for name, column in shared.columns.items()}
-    of_row = pa.DictionaryArray.from_arrays(pa.array(run, pa.int32()), pa.array(list(runs), pa.string()))
-    columns = below | own | {"run": pa.chunked_array([of_row])}
+    columns = below | own | {"run": pa.chunked_array([pa.array(list(runs), pa.string()).take(pa.array(run))])}
     return dataclasses.replace(shared, lines=shared.lines[row], columns=columns)
 
 

@@ -112,7 +112,7 @@ def _evaluations(table: Table, options: ReadOptions) -> tuple[np.ndarray, tuple[
     found = ~cells.blank(table.columns[options.metric]) if options.metric in table.columns else table.lines < 0
     if "eval_set" not in table.columns:
         return found, ()
-    codes, names = cells.texts(table.columns["eval_set"])
+    codes, names = cells.distinct(table.columns["eval_set"])
     wanted = np.array([name == options.eval_set for name in names] + [True], dtype=bool)[codes]
     return found & wanted, tuple(names[code] for code in np.unique(codes[found]).tolist() if code >= 0)
 
@@ -135,24 +135,21 @@ def _by_run(
 
 
 def _distinct(name: str, column: cells.Column) -> tuple[np.ndarray, list[Any]]:
-    """Codes [n] of distinct values, -1 where blank, and the values: 8 and 8.0 are one; texts of labels."""
-    codes, given = cells.distinct(column)
-    places: dict[Any, int] = {}
-    own = []
-    for cell in given:
-        value: Any = math.nan if name in LABELS else cells.number(cell)
-        if math.isnan(value) and name not in FACTS:
-            value = cells.text(cell)
-        elif name in ROUNDED and value >= LEAST_ROUNDED:
-            value = round(value)
-        own.append(places.setdefault(value, len(places)))
-    return np.array([*own, -1], dtype=np.int64)[codes], list(places)
+    """Codes [n] of a column's distinct values, -1 where blank, and the values: numbers, or texts of words."""
+
+    def value(cell: Any) -> Any:
+        number = math.nan if name in LABELS else cells.number(cell)
+        if math.isnan(number) and name not in FACTS:
+            return cells.text(cell)
+        return round(number) if name in ROUNDED and number >= LEAST_ROUNDED else number
+
+    return cells.distinct(column, value)
 
 
 def _runs(table: Table, metric: str, name: str) -> tuple[np.ndarray, list[str]]:
     """Number of each row's run [n], -1 where blank, and the names; without a `run` column, facts tell runs apart."""
     if "run" in table.columns:
-        return cells.texts(table.columns["run"])
+        return cells.distinct(table.columns["run"])
     settings = [own for own in table.columns if own == RATE or is_setting(own)]
     told: dict[str, tuple[np.ndarray, list[Any]]] = {}
     codes = np.zeros(len(table.lines), dtype=np.int64)
@@ -301,7 +298,7 @@ class _Rows:
                     lambda i, name=name, column=column: f"{name} is {shown(cells.cell(column, i))}, not a whole number",
                 )
             rows = np.flatnonzero(self._sound & (ids >= 0))[::-1]
-            began = np.full(count, -1)
+            began = np.full(max(count, 1), -1)
             began[self.codes[rows]] = ids[rows]  # of a run that comes several times the last counts: its first row
             text = shown if name in LABELS else "{:g}".format
             self._leave_out(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isocompute_jax.fit.read import cells
-from isocompute_jax.fit.read.cells import Column, column_of, pc
+from isocompute_jax.fit.read.cells import Column, arrow_column, column_of, pc
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.records.errors import InputError
 
@@ -87,7 +87,7 @@ class Table:
         """The rows where `mask` [n] is set."""
         if mask.all():
             return self
-        columns = {name: cells.keep(column, mask) for name, column in self.columns.items()}
+        columns = {name: cells.take(column, np.flatnonzero(mask)) for name, column in self.columns.items()}
         return dataclasses.replace(self, lines=self.lines[mask], columns=columns)
 
 
@@ -369,7 +369,7 @@ def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 def _first_of_each(table: pa.Table) -> dict[str, Column]:
     """The columns by name, of a name given twice the first."""
-    return {name: table.column(i) for i, name in reversed(list(enumerate(table.column_names)))}
+    return {name: arrow_column(table.column(i)) for i, name in reversed(list(enumerate(table.column_names)))}
 
 
 def memory_table(curves: Any) -> MemoryTable:

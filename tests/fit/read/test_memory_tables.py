@@ -40,7 +40,8 @@ class Streamed:
 
 
 def read(curves, options: ReadOptions | None = None) -> tuple[list[RunCurve], list[str]]:
-    return read_curves(memory_table(curves), options or ReadOptions())
+    runs, notes = read_curves(memory_table(curves), options or ReadOptions())
+    return runs, list(notes.texts)
 
 
 def assert_same(found: list[RunCurve], expected: list[RunCurve]) -> None:
@@ -112,19 +113,19 @@ def test_rewards_of_another_range_are_refused():
 def test_a_bad_row_is_told_by_its_number():
     found, warnings = read(COLUMNS | {"compute": [8, 16, -1, 16, 32]})
     assert [curve.compute.tolist() for curve in found] == [[8, 16], [16, 32]]
-    assert any(text.startswith("curves:row 3: row left out: compute is -1") for text in warnings)
+    assert any("curves:row 3: compute is -1" in text for text in warnings)
 
 
 def test_truth_values_among_numbers_are_no_numbers():
     found, warnings = read(COLUMNS | {"avg@4": [0.1, True, 0.25, 0.15, 0.3]})
     assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.25], [0.15, 0.3]]
-    assert warnings == ["curves:row 2: row left out: avg@4 is True, not a number in [0, 1]"]
+    assert warnings[0].endswith("curves:row 2: avg@4 is True, not a number in [0, 1].")
 
 
 def test_a_column_of_several_types_is_read_cell_by_cell():
     found, warnings = read(COLUMNS | {"avg@4": np.array([0.1, "0.2", "broken", np.float64(0.15), None], object)})
     assert [curve.columns["avg@4"].tolist() for curve in found] == [[0.1, 0.2], [0.15]]
-    assert any(text.startswith("curves:row 3: row left out: avg@4 is 'broken'") for text in warnings)
+    assert any("curves:row 3: avg@4 is 'broken'" in text for text in warnings)
 
 
 def test_the_hash_follows_the_content():

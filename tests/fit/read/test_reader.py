@@ -92,7 +92,7 @@ def test_unfinished_runs_are_used_with_a_warning(tmp_path):
     )
     (run,), warnings = read(tmp_path)
     assert run.compute[-1] == 64 and not run.finished
-    assert any("run a is not finished: used up to 64" in warning for warning in warnings)
+    assert any("not finished, and used as far as it goes: a, which ends at 64" in text for text in warnings)
 
 
 def test_bad_rows_are_reported_with_file_and_line_and_the_rest_goes_on(tmp_path):
@@ -111,15 +111,21 @@ def test_bad_rows_are_reported_with_file_and_line_and_the_rest_goes_on(tmp_path)
     expected = {
         2: "not JSON",
         3: "avg@4 is 1.7, not a number in [0, 1]",
-        4: "its compute is neither given nor can be derived",
-        5: f"is given again at {log}:6",
+        4: "",
+        5: f"compute 160 of run a is given again at {log}:6",
         7: "not a JSON object but [1]",
         8: "avg@4 is nan",
         9: "compute is -1",
     }
     for line, reason in expected.items():
-        assert any(w.startswith(f"{log}:{line}: row left out") and reason in w for w in warnings), (line, warnings)
-    assert len(warnings) == len(expected)
+        assert any(f"{log}:{line}: {reason}" in text or f"derived: {log}:{line}." in text for text in warnings), line
+    assert [text.partition(":")[0] for text in warnings] == [
+        "2 of 40 rows were left out that cannot be read",
+        "2 of 40 rows were left out because of avg@4",
+        "1 of 40 rows was left out because of compute",
+        "1 of 40 rows was left out without compute, given or derived",
+        "1 of 40 rows was left out as evaluations that are given again later",
+    ]
 
 
 def test_a_broken_run_does_not_stop_the_others(tmp_path):
@@ -129,7 +135,7 @@ def test_a_broken_run_does_not_stop_the_others(tmp_path):
     runs, warnings = read(tmp_path)
     assert [run.run for run in runs] == ["good"]
     assert any("broken" in w and "group_size is 'many'" in w for w in warnings)
-    assert any("torn" in w and "run left out" in w for w in warnings)
+    assert any("torn" in w and "2 of 3 runs were left out as unusable" in w for w in warnings)
 
 
 def test_nothing_usable_is_an_input_error(tmp_path):
@@ -139,7 +145,7 @@ def test_nothing_usable_is_an_input_error(tmp_path):
         read(tmp_path / "*.csv")
     with pytest.raises(InputError, match="--runs is empty"):
         read()
-    with pytest.raises(InputError, match="neither a run directory"):
+    with pytest.raises(InputError, match="has neither a run directory"):
         read(tmp_path)
     write_directory(tmp_path / "a")
     with pytest.raises(InputError, match="no usable run with avg@4 on train"):
@@ -168,27 +174,27 @@ def test_sources_of_every_kind_each_once(tmp_path):
     assert names("sweep/a/eval.jsonl") == ["a"]
     assert names("exports/*.csv") == ["c", "d"] == names("exports") == names("exports/*")
     assert names("exports/d.csv", "exports", "sweep") == ["a", "b", "d", "c"]
-    with pytest.raises(InputError, match="neither a run directory"):
+    with pytest.raises(InputError, match="has neither a run directory"):
         names("folder.csv")
 
 
 def test_an_unreadable_file_is_reported(tmp_path, monkeypatch):
     good = write(tmp_path / "a.csv", HEADER, "a,8,4,0,10,0.5", "a,8,4,0,20,0.5")
     closed = write(tmp_path / "b.csv", HEADER, "b,8,4,0,10,0.5")
-    open_table = reading.open_table
+    read_table = reading.read_table
 
-    def refuse(path):
+    def refuse(path, notices):
         if path == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return open_table(path)
+        return read_table(path, notices)
 
-    monkeypatch.setattr(reading, "open_table", refuse)
+    monkeypatch.setattr(reading, "read_table", refuse)
     runs, warnings = read(good, closed)
     assert [run.run for run in runs] == ["a"]
-    assert warnings == [f"{closed}: cannot be read: Permission denied"]
+    assert warnings == [f"1 file was left out as unusable: {closed}: Permission denied."]
 
 
-def test_order_repetition_and_single_evaluations(tmp_path):
+def test_order_and_repetition(tmp_path):
     path = write(
         tmp_path / "t.csv",
         HEADER,
@@ -197,22 +203,21 @@ def test_order_repetition_and_single_evaluations(tmp_path):
         "a,8,4,0,20,0.2",
         "a,8,4,0,40,0.4",
         "a,8,4,0,20,0.9",
-        "b,8,4,1,10,0.5",
         "c,8,4,2,10,1.0000000001",
         "c,8,4,2,20,-1e-12",
     )
     runs, warnings = read(path)
     np.testing.assert_array_equal(runs[0].compute, [10, 20, 30, 40])
     np.testing.assert_array_equal(runs[0].columns["avg@4"], [0.1, 0.9, 0.3, 0.4])
-    np.testing.assert_array_equal(runs[2].columns["avg@4"], [1.0, 0.0])
+    np.testing.assert_array_equal(runs[1].columns["avg@4"], [1.0, 0.0])
     assert warnings == [
-        f"{path}:3: run a: compute 10 comes after 30; 3 of its rows are out of order, and were sorted",
-        f"{path}:4: row left out: compute 20 of run a is given again at {path}:6 with another value",
-        f"{path}:7: run b has one evaluation only: no curve can be fitted to it",
+        f"1 of 7 rows was left out as evaluations that are given again later: {path}:4: compute 20 of run a is given "
+        f"again at {path}:6 with another value.",
+        f"3 rows were put in order of compute: 3 of a, the first at {path}:3: compute 10 comes after 30.",
     ]
     same = write(tmp_path / "same.csv", HEADER, "a,8,4,0,10,0.1", "a,8,4,0,20,0.2", "a,8,4,0,20,0.2")
-    assert read(same)[1] == [f"{same}:3: row left out: compute 20 of run a is given again at {same}:4"]
-    with pytest.raises(InputError, match=r"--strict: 3 findings[\s\S]*t.csv:3"):
+    assert read(same)[1][0].endswith(f"{same}:3: compute 20 of run a is given again at {same}:4.")
+    with pytest.raises(InputError, match=r"--strict: 4 findings[\s\S]*t.csv:3"):
         read(path, strict=True)
 
 
@@ -220,8 +225,9 @@ def test_repeated_findings_are_counted(tmp_path):
     lines = [f"a,8,4,0,{i},x" for i in range(2, 102)]
     path = write(tmp_path / "t.csv", HEADER, "a,8,4,0,0,0.1", "a,8,4,0,1,0.2", *lines)
     _, warnings = read(path)
-    assert len(warnings) == 21 and warnings[19].startswith(f"{path}:23: ")
-    assert warnings[20] == f"{path}: row left out for its avg@4: 100 in all, of which the first 20 are listed"
+    (told,) = warnings
+    assert told.startswith(f"100 of 102 rows were left out because of avg@4: {path}:4: avg@4 is 'x', not a number in")
+    assert told.endswith("; and 97 more.")
 
 
 def test_facts_come_from_the_table_then_the_name_then_the_constants(tmp_path):
@@ -234,7 +240,7 @@ def test_facts_come_from_the_table_then_the_name_then_the_constants(tmp_path):
     runs, warnings = read(path, run_pattern=pattern, constants={"problems_per_batch": 10, "group_size": 99})
     found = [(r.facts.group_size, r.facts.problems_per_batch, r.facts.model_params, r.compute.tolist()) for r in runs]
     assert found == [(4, 10, 1.5e9, [40, 80]), (16, 10, 7e9, [160, 320]), (2, 10, 0, [20, 60])]
-    assert len(warnings) == 1 and "run other: --run_pattern" in warnings[0]
+    assert len(warnings) == 1 and "which --run_pattern" in warnings[0] and "other of" in warnings[0]
 
 
 def test_facts_that_are_wrong_or_change(tmp_path):
@@ -245,10 +251,11 @@ def test_facts_that_are_wrong_or_change(tmp_path):
     )
     (run,), warnings = read(path)
     np.testing.assert_array_equal(run.compute, [1, 2, 6])
-    assert sorted(w.removeprefix(f"{path}:") for w in warnings) == [
-        "4: row left out: group_size is 16, but the run began with 8",
-        "5: row left out: group_size is 'many', not a whole number",
-        "6: row left out: problems_per_batch is '4.5', not a whole number",
+    assert warnings == [
+        f"2 of 6 rows were left out because of group_size: {path}:5: group_size is 'many', not a whole number; "
+        f"{path}:4: group_size is 16, but the run began with 8.",
+        f"1 of 6 rows was left out because of problems_per_batch: {path}:6: problems_per_batch is '4.5', not a whole "
+        "number.",
     ]
 
 
@@ -268,8 +275,8 @@ def test_runs_that_lack_the_same_are_one_message(tmp_path):
     path = write(tmp_path / "t.csv", "run,step,group_size,avg@4", *lines)
     runs, warnings = read(path, constants={"problems_per_batch": 4})
     assert [run.run for run in runs] == ["c"] and len(warnings) == 1
-    assert warnings[0].startswith(f"{path}:2: 2 runs, the first of them a, left out: compute is not given")
-    assert "lacks group_size; " in warnings[0] and warnings[0].endswith("--compute=steps")
+    assert warnings[0].startswith("2 of 3 runs were left out because compute is not given, and step x ")
+    assert "lacks group_size; " in warnings[0] and f"--compute=steps: a of {path}:2; b of {path}:4" in warnings[0]
 
 
 def test_a_table_with_steps_only_is_read_over_steps(tmp_path):
@@ -295,8 +302,8 @@ def test_model_and_problem_set_sizes_are_rounded(tmp_path):
     assert (run.facts.model_params, run.facts.problem_set_size) == (1473612599, 2000)
     np.testing.assert_array_equal(run.compute, [1, 2])
     assert warnings == [
-        f"{path}:4: row left out: group_size is '8.5', not a whole number",
-        f"{path}:5: row left out: model_params is '1.5', not a whole number",
+        f"1 of 4 rows was left out because of group_size: {path}:4: group_size is '8.5', not a whole number.",
+        f"1 of 4 rows was left out because of model_params: {path}:5: model_params is '1.5', not a whole number.",
     ]
 
 
@@ -314,7 +321,7 @@ def test_runs_of_unknown_seed_are_numbered(tmp_path):
     other = write(tmp_path / "u.csv", HEADER, "w,8,4,1,1,0.5", "w,8,4,1,2,0.5")
     runs, warnings = read(path, other)
     assert {run.run: run.facts.seed for run in runs} == {"x": 0, "y": 2, "z": 3, "w": 1}
-    assert len(warnings) == 1 and "x: 0, y: 2, z: 3" in warnings[0]
+    assert len(warnings) == 1 and "x: 0; y: 2; z: 3" in warnings[0]
     read(path, other, strict=True)
 
 
@@ -322,10 +329,8 @@ def test_runs_of_which_nothing_is_known_stay_apart(tmp_path):
     for name in ("grpo", "cispo"):
         write(tmp_path / f"{name}.csv", "compute,avg@4", "1,0.1", "2,0.2")
     runs, warnings = read(tmp_path / "*.csv")
-    assert [(run.run, run.facts.group_size, run.facts.seed, run.identity["run"]) for run in runs] == [
-        ("cispo", 0, 0, "cispo"),
-        ("grpo", 0, 0, "grpo"),
-    ]
+    assert [(run.run, run.facts.group_size, run.facts.seed) for run in runs] == [("cispo", 0, 0), ("grpo", 0, 0)]
+    assert [group.configuration.name for group in group_runs(runs)[0]] == ["cispo", "grpo"]
     assert warnings == []
 
 
@@ -337,7 +342,7 @@ def test_long_runs_are_averaged_into_bins(tmp_path):
     assert len(run.compute) == MAX_POINTS and run.compute[0] == 0
     np.testing.assert_allclose(run.compute[1:], np.arange(1, count + 1).reshape(-1, 4).mean(axis=1))
     np.testing.assert_allclose(run.columns["avg@4"], run.compute / count)
-    assert len(warnings) == 1 and f"{count + 1} evaluations were averaged" in warnings[0]
+    assert len(warnings) == 1 and f"a of {path}, which has {count + 1}" in warnings[0]
 
 
 def test_columns_flag():

@@ -35,8 +35,9 @@ def test_the_later_branch_of_a_table_counts(tmp_path, suffix, place):
     first = 2 if suffix == ".csv" else 1
     here, since, until = (f"{path}:{place.format(first + i)}" for i in (4, 2, 3))
     (told,) = warnings
-    assert told.startswith(f"{here}: run a was resumed") and f"{since} to {until}" in told and "2 earlier rows" in told
-    with pytest.raises(InputError, match="--strict: 1 findings"):
+    assert told.startswith("2 of 7 rows were left out as replaced by a resumed run: ")
+    assert f"{since} to {until} of run a, whose compute falls from 40 to 30 at {here}" in told
+    with pytest.raises(InputError, match="--strict: 2 findings"):
         read(path, strict=True)
 
 
@@ -47,20 +48,20 @@ def test_the_later_branch_of_a_run_directory_counts(tmp_path):
     write(run / EVAL, rows(FIRST + SECOND))
     found, warnings = read(tmp_path / "a")
     assert found["a"][1] == [0.1, 0.2, 0.3, 0.4, 0.5]
-    assert any(told.startswith(f"{run / EVAL}:5: run a was resumed") for told in warnings)
+    assert any(f"falls from 40 to 30 at {run / EVAL}:5, where it was resumed" in told for told in warnings)
 
 
 def test_what_the_later_branch_does_not_reach_is_abandoned_too(tmp_path):
     long = [*FIRST, (50, 0.9), (60, 0.9)]
     found, warnings = read(write(tmp_path / "t.csv", rows([*long, (20, 0.2), (30, 0.3)])))
-    assert found == {"a": ([10, 20, 30], [0.1, 0.2, 0.3])} and "5 earlier rows" in warnings[0]
+    assert found == {"a": ([10, 20, 30], [0.1, 0.2, 0.3])} and warnings[0].startswith("5 of 8 rows")
 
 
 def test_a_run_resumed_twice_and_one_begun_again(tmp_path):
     path = write(tmp_path / "t.csv", rows([*FIRST, *SECOND, (20, 0.25), (30, 0.35), (40, 0.45)]))
     found, warnings = read(path)
     assert found == {"a": ([10, 20, 30, 40], [0.1, 0.25, 0.35, 0.45])}
-    assert [told.partition(": ")[0] for told in warnings] == [f"{path}:6", f"{path}:9"]
+    assert f"at {path}:6" in warnings[0] and f"at {path}:9" in warnings[0] and len(warnings) == 1
     again, warnings = read(write(path, rows([*FIRST, (10, 0.5), (20, 0.6), (30, 0.7)])))
     assert again == {"a": ([10, 20, 30], [0.5, 0.6, 0.7])} and len(warnings) == 1
 
@@ -84,14 +85,14 @@ def test_each_of_several_interleaved_runs_is_judged_alone(tmp_path):
 def test_rows_out_of_order_are_all_kept(tmp_path, order):
     found, warnings = read(write(tmp_path / "t.csv", rows([(c, c / 1000) for c in order])))
     assert found == {"a": (sorted(order), [c / 1000 for c in sorted(order)])}
-    assert len(warnings) == 1 and "were sorted" in warnings[0]
+    assert len(warnings) == 1 and "put in order of compute" in warnings[0]
 
 
 def test_one_row_given_again_replaces_itself_alone(tmp_path):
     path = write(tmp_path / "t.csv", rows([*FIRST, (20, 0.25)]))
     found, warnings = read(path)
     assert found == {"a": ([10, 20, 30, 40], [0.1, 0.25, 0.9, 0.9])}
-    assert any(told.startswith(f"{path}:3: row left out: ") and f"{path}:6 with another" in told for told in warnings)
+    assert any(f"{path}:3: compute 20 of run a is given again at {path}:6 with another" in told for told in warnings)
 
 
 def test_a_repeated_row_in_a_table_out_of_order_loses_nothing_else(tmp_path):

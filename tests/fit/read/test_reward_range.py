@@ -18,10 +18,8 @@ def test_reward_range(tmp_path):
     path = write(tmp_path / "t.csv", HEADER, "a,8,4,0,1,-1", "a,8,4,0,2,7.5", "a,8,4,0,3,-2", "a,8,4,0,4,inf", *good)
     (run,), warnings = read(path, reward_range=(-1.0, float("inf")))
     np.testing.assert_array_equal(run.columns["avg@4"], [-1, 7.5, *range(5, 25)])
-    assert [w.rpartition(": ")[2] for w in warnings] == [
-        "avg@4 is '-2', not a number in [-1, inf)",
-        "avg@4 is 'inf', not a number in [-1, inf)",
-    ]
+    (told,) = warnings
+    assert "avg@4 is '-2', not a number in [-1, inf);" in told and "avg@4 is 'inf', not a number in [-1, inf)." in told
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ def test_rewards_of_another_range_are_refused(tmp_path, count, reward, guess):
     assert f"--reward_range={guess}" in told and f"{reward:g}" in told
     write(path, HEADER, *good, *odd, *(f"a,8,4,0,{1500 + i},0.5" for i in range(count)))
     (run,), warnings = read(path)
-    assert len(run.compute) == 19 * count and len(warnings) == count
+    assert len(run.compute) == 19 * count and warnings[0].startswith(f"{count} of {20 * count} rows w")
     low, high = (-1e5, 1e5) if guess == "LEAST,MOST" else map(float, guess.split(","))
     assert read(path, reward_range=(low, high))[1] == []
 

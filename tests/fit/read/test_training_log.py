@@ -47,14 +47,14 @@ def test_a_run_directory_has_it_as_a_column(tmp_path):
     log(run / METRICS, [line(step, step * 4 * BATCH, step % 2) for step in steps])
     (curve,), warnings = read_curves([str(tmp_path)], ReadOptions())
     found = curve.columns[TRAIN_REWARD]
-    assert np.isnan(found[0]) and warnings == []
+    assert np.isnan(found[0]) and not warnings.texts
     np.testing.assert_allclose(found[1:], 0.5)  # every stretch has an even number of steps
 
 
 def test_a_damaged_log_is_named_and_the_run_is_used(tmp_path):
     run = write_run(tmp_path / "a", group_size=4, seed=0, params=(0.1, 0.8, 4e4, 1.2))
     (run / METRICS).write_text('{"step": 1, "compute": 32, "reward": 0.5}\n{"step": \n')
-    (curve,), (warning,) = read_curves([str(tmp_path)], ReadOptions())
-    assert TRAIN_REWARD not in curve.columns and str(run / METRICS) in warning
+    (curve,), notes = read_curves([str(tmp_path)], ReadOptions())
+    assert TRAIN_REWARD not in curve.columns and str(run / METRICS) in notes.texts[0]
     with pytest.raises(InputError, match=METRICS):
         read_curves([str(tmp_path)], ReadOptions(strict=True))
