@@ -141,7 +141,8 @@ def _distinct(name: str, column: cells.Column) -> tuple[np.ndarray, list[Any]]:
         number = math.nan if name in LABELS else cells.number(cell)
         if math.isnan(number) and name not in FACTS:
             return cells.text(cell)
-        return round(number) if name in ROUNDED and number >= LEAST_ROUNDED else number
+        rounded = number.is_integer() or (name in ROUNDED and number >= LEAST_ROUNDED)
+        return round(number) if rounded else number
 
     return cells.distinct(column, value)
 
