@@ -26,11 +26,12 @@ a large group pays.
 Intervals are 95%, of a bootstrap over seeds; with five they are somewhat narrow, and a highest mean lies low in its
 own. A finding is shown where its whole interval is on the paper's side, refuted where it is on the other, shown in part
 where some of its parts are, and not settled else; refuted means at this size. Where "little" or "saturated" needed a
-bar, it is ours: a half (finding 6), a quarter (finding 2). In findings 1 and 8 n\\* is read off the fitter's frontier
-over record-breaking evaluations, as in the paper; elsewhere it is the vertex of a parabola over log n through the
-highest mean rewards so far, within the n that were run, as Chinchilla's second approach has it over model sizes, which
-takes no form of learning curve for granted; and beside theory it is the n of the highest mean. They differ most where
-reward is nearly a tie. Lines of n\\* are drawn a little apart where they would cover each other.
+bar, it is ours: a half (finding 6), a quarter (finding 2). In findings 1 and 8 n\\* is the fitter's: the n of the least
+expected regret over the draws of its model of the sweep, whose intervals are those of the draws; elsewhere it is the
+vertex of a parabola over log n through the highest mean rewards so far, within the n that were run, as Chinchilla's
+second approach has it over model sizes, which takes no form of learning curve for granted; and beside theory it is the
+n of the highest mean. They differ most where reward is nearly a tie. Lines of n\\* are drawn a little apart where they
+would cover each other.
 
 | | the paper's finding | here | effect | seeds |
 | --: | :-- | :-- | :-- | --: |

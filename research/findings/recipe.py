@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isocompute_jax.fit.comparisons.courses import steps_laws
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
 from research.findings import statistics
 from research.findings.chapter import (
@@ -131,17 +130,12 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     curves = gallery.curves(STEPS)
     rise = statistics.rise_of(curves)
     picture = side_by_side({"128 rollouts per step": curves}, docs, "steps")
-    laws = steps_laws(analysed(gallery.sweep(STEPS), bootstrap=True))
-    shape, settled = "n\\* moves at too few budgets to tell a shape.", "open"
-    if laws:
-        law = next(iter(laws.values()))
-        settled = law.against("line")
-        share = f" ({law.shares['line']:.0%} of replicates have it lower)" if "line" in law.shares else ""
-        ahead = law.ahead("line")
-        shape = (
-            f"Against log M, the AICc of a sigmoid between the smallest and the largest n is {abs(ahead):.1f} "
-            f"{'lower' if ahead > 0 else 'higher'} than that of a straight line{share}."
-        )
+    ahead, share = of_draws(analysed(gallery.sweep(STEPS)))
+    settled = shapes.told(ahead, share)
+    shape = (
+        f"Against log M, the AICc of a sigmoid between the smallest and the largest n is {abs(ahead):.1f} "
+        f"{'lower' if ahead > 0 else 'higher'} than that of a straight line ({share:.0%} of the draws have it lower)."
+    )
     effect = statistics.size_effect(curves, gallery.curves(BATCHES[8]))
     ahead, deviation, needed = statistics.seeds_to_tell(curves)
     elsewhere = statistics.seeds_to_tell(gallery.curves(BATCHES[8]))[2]
@@ -164,6 +158,24 @@ def against_steps(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "Problems on which n changes reward at fixed B, as it does where a small group has no signal.",
         "A sigmoid in log2 n\\* against M.",
     )
+
+
+def of_draws(result: SweepResult) -> tuple[float, float]:
+    """How far the sigmoid of n*(M) is ahead of a line (`shapes.sigmoid_ahead`), and in which share of the draws it is.
+
+    n* of the mean is that of the answer; of a draw it is the n whose reward there is highest, each n stopped where its
+    expected reward is.
+    """
+    groups, _ = group_runs(result.runs)
+    read = result.options.read
+    model = fit_sweep(groups, result.metric, reward_range=read.reward_range)
+    assert model is not None and result.optimal is not None  # several n, evaluated often
+    known = np.isfinite(result.optimal.num_steps)
+    best = best_of_draws(stopped(model.curves(result.optimal.budgets[known], draws=DRAWS).mean))
+    sizes = np.array([group.configuration.group_size for group in groups])
+    steps = result.optimal.num_steps[known]
+    (ahead,) = shapes.sigmoid_ahead(steps, result.optimal.group_size[None, known], sizes.tolist())
+    return float(ahead), float(np.mean(shapes.sigmoid_ahead(steps, sizes[best], sizes.tolist()) > 0))
 
 
 class Gain(NamedTuple):

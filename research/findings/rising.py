@@ -1,6 +1,7 @@
 """Findings 1 and 8: n* rises with compute, and at how many epochs it switches.
 
-n*(C) is the fitter's, as a study makes it: record-breaking evaluations, one curve for each n, their envelope.
+n*(C) is the fitter's, as a study's: at each budget the n of the least expected regret over the draws of its model of
+the sweep, where a run may stop earlier.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from isocompute_jax.fit.report.figures.style import (
     shades,
     size_axis,
 )
+from isocompute_jax.fit.results import SwitchPoint
 from isocompute_jax.sweeps.record import Sweep
 from research.findings.chapter import AGAIN, RISE, Chapter, Gallery, overlaid, save, table
 from research.findings.statistics import Curves, best_sizes, common_budgets, means
@@ -33,6 +35,8 @@ SIZES = {16: "problems_16", 64: "problems_64", 256: "problems_256"}
 """Sweeps that differ in the number of training problems, D."""
 LEAST = 2.0
 """Octaves by which n* must rise for the first finding."""
+OFTEN = 0.5
+"""Share of the draws that a switch is told of."""
 
 
 def seeds_of(sweep: Sweep) -> list[int]:
@@ -40,34 +44,35 @@ def seeds_of(sweep: Sweep) -> list[int]:
     return sorted(set(sweep.table["seed"].to_pylist()))
 
 
-def analysed(sweep: Sweep, seeds: Sequence[int] = (), *, bootstrap: bool = False) -> SweepResult:
+def analysed(sweep: Sweep, seeds: Sequence[int] = ()) -> SweepResult:
     """The fitter's analysis of some seeds of a sweep; all of them if none is named."""
-    table = sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep))))
-    options = AnalysisOptions(records="strict", bootstrap="auto" if bootstrap else "none")
-    return analyze(table, options, compare=False)
+    return analyze(sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep)))), AnalysisOptions())
 
 
 def course(result: SweepResult) -> list[tuple[float, int]]:
-    """(C, n*) at every evaluated budget."""
-    return [(row.compute, row.group_size) for row in result.frontier.budgets]
-
-
-def switches(result: SweepResult):
-    """Where curves cross up to the last budget, in order of C; not where the runs of one end."""
-    last = result.frontier.budgets[-1].compute
-    return [one for one in result.frontier.crossings if one.compute <= last]
+    """(C, n*) at every budget inside the data."""
+    assert result.optimal is not None  # several n were run
+    return [
+        (float(compute), int(size))
+        for compute, size in zip(result.optimal.budgets, result.optimal.group_size, strict=True)
+    ]
 
 
 def octaves_of(result: SweepResult) -> float:
-    """How far n* rises from its first value to its last; a switch beyond the last budget does not count."""
+    """How far n* rises from its first value to its last."""
     sizes = [size for _, size in course(result)]
     return float(np.log2(sizes[-1] / sizes[0]))
+
+
+def common(result: SweepResult) -> list[SwitchPoint]:
+    """The switches that half of the draws or more have, in order of C."""
+    return [one for one in result.switches if one.share >= OFTEN]
 
 
 def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 1."""
     sweep = gallery.sweep(RISE)
-    pooled = analysed(sweep, bootstrap=True)
+    pooled = analysed(sweep)
     again = gallery.sweep(AGAIN)
     others = analysed(again)
     alone = [analysed(each, [seed]) for each in (sweep, again) for seed in seeds_of(each)]
@@ -77,12 +82,13 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         (
             f"{one.before.group_size} to {one.after.group_size}",
             _short(one.compute),
-            " to ".join(_short(end) for end in one.interval95 or ()),
+            " to ".join(map(_short, one.interval95)),
             f"{one.epochs:.0f}",
+            f"{one.share:.0%}",
         )
-        for one in switches(pooled)
+        for one in common(pooled)
     ]
-    heads = ("n\\* passes", "at C", "95% interval", "epochs")
+    heads = ("n\\* passes", "at C", "95% interval", "epochs", "draws that have it")
     least = min(octaves_of(one) for one in alone)
     return Chapter(
         1,
@@ -94,7 +100,7 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         f"goes from {first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{octaves_of(pooled):.0f} octaves in "
         f"{np.log2(end / start):.0f} of compute**.\n\n"
         f"![Held-out reward of each group size, and the group size that leads]({picture})\n\n"
-        f"Switches, of the {len(seeds_of(sweep))} seeds:\n\n"
+        f"Switches, of the {len(seeds_of(sweep))} seeds, that half of the draws or more have:\n\n"
         f"{table(heads, rows)}\n\n"
         f"The same sweep with {len(seeds_of(again))} other seeds: {_ends(others)}, {octaves_of(others):.0f} octaves. "
         f"Each of the {len(alone)} seeds by itself: {', '.join(map(_ends, alone))}.",
@@ -112,11 +118,8 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     """Finding 8."""
     rows, logs, lows = [], {}, []
     for size, name in SIZES.items():
-        for one in switches(analysed(gallery.sweep(name), bootstrap=True)):
-            interval95 = one.epoch_interval95
-            if interval95 is None or not interval95[0] <= one.epochs <= interval95[1]:
-                continue  # few replicates have it, or nearly all to one side
-            low, high = interval95
+        for one in common(analysed(gallery.sweep(name))):
+            low, high = one.epoch_interval95
             passes = f"D = {size}, {one.before.group_size} to {one.after.group_size}"
             rows.append((passes, _short(one.compute), f"{one.epochs:.0f}", f"{low:.0f} to {high:.0f}"))
             logs.setdefault(size, []).append(np.log(one.epochs))
@@ -135,8 +138,8 @@ def at_epochs(gallery: Gallery, docs: pathlib.Path) -> Chapter:
         "refuted" if min(lows) > 1 else "not settled",
         f"{middle:.0f} epochs ({least:.0f} to {most:.0f}, over {len(every)} switches)",
         len(seeds_of(gallery.sweep(SIZES[max(SIZES)]))),
-        "Where one group size passes the lead to the next, in epochs of the smaller one; switches that few replicates "
-        "have, or that most have elsewhere, are left out:\n\n"
+        "Where one group size passes the lead to the next, in epochs of the smaller one; of the switches that half of "
+        "the draws or more have:\n\n"
         f"{table(('switch', 'at C', 'epochs', '95% interval'), rows)}\n\n"
         f"Their geometric mean is {middle:.0f} ({least:.0f} to {most:.0f}): {by_size}. The lowest end of an interval "
         f"is {min(lows):.0f}.\n\n"
