@@ -268,5 +268,3 @@ def _slope(curves: Sequence[UniformityCurve], values: Sequence[np.ndarray]) -> t
     rest = y - slope * x
     reach = float(np.sqrt(rest @ rest / freedom / weight) * scipy.stats.t.ppf(0.975, freedom))
     return slope, (slope - reach, slope + reach)
-
-
