@@ -332,8 +332,8 @@ def test_runs_of_tables_that_ended_early_are_one_sentence():
     ]
     assert ended_early(group_runs(runs)[0]) == [
         "2 of 4 runs ended early and may have crashed (a table does not say which runs are finished): n4-0 at compute "
-        "50, 50% of the 100 that every other run reaches at least; n8-2 at compute 100, 25% of the 400 that another run of "
-        "n = 8 reaches."
+        "50, 50% of the 100 that every other run reaches at least; n8-2 at compute 100, 25% of the 400 that another "
+        "run of n = 8 reaches."
     ]
 
 

@@ -36,7 +36,6 @@ from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, HISTORY, METRIC
 
 LARGE_BYTES = 50_000_000
 """Inputs above this size show their progress even when stderr is not a terminal."""
-
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 """Of tables."""
 
@@ -46,24 +45,16 @@ TRAIN_REWARD = "train/reward"
 ALIKE = 1.01
 """Highest learning rates of two runs within this factor are one: each is the highest of those that were logged."""
 
-MAX_NUMBERED = 20
-"""Runs whose new seeds a note names."""
-
 
 def read_curves(
     sources: Sequence[str] | MemoryTable, options: ReadOptions, *, progress: bool = False
 ) -> tuple[list[RunCurve], Notes]:
     """Reads every run that `sources` name and that has evaluations of the metric.
 
-    A table is read whole, with all of its numeric columns, and one above `tables.MAX_BYTES` is refused. A run of more
-    than `MAX_POINTS` evaluations is averaged into bins. A run of unknown seed gets the next free number among
-    the runs of its configuration, in order of their names.
-
-    Args:
-      sources: run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last), or globs; or a
-        table in memory.
-      options: what the columns mean.
-      progress: show the files that were read on stderr.
+    Sources are run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last) or globs of all
+    these, or a table in memory. A table is read whole, and one above `tables.MAX_BYTES` is refused. A run of more than
+    `MAX_POINTS` evaluations is averaged into bins. A run of unknown seed gets the next free number among the runs of
+    its configuration, in order of their names. `progress` shows on stderr what was read.
 
     Returns:
       The runs in order of sources, and what was left out, averaged or numbered.
@@ -248,11 +239,7 @@ def _is_table(path: pathlib.Path) -> bool:
 
 
 def _find_sources(given: Sequence[str], notices: Notices) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """The run directories and the tables to read, each once and in the order given; globs and folders are expanded.
-
-    Raises:
-      InputError: something does not exist, a glob has no match, or a file is no table.
-    """
+    """The run directories and the tables to read, each once and in the order given; globs and folders are expanded."""
     if not given:
         raise InputError("--runs is empty; give run directories, folders of them, tables, or globs")
     found: dict[pathlib.Path, pathlib.Path] = {}
@@ -348,16 +335,10 @@ def training_reward(log: pathlib.Path, step: np.ndarray) -> np.ndarray:
     Every rollout that training paid for counts once: those of groups without signal too, which the update may drop,
     and those that dynamic sampling drew beyond its batch. Rewards that failed do not: a step's line leaves out the
     groups that `config.reward.on_failure = "drop_group"` dropped, while its other groups stand for all of its rollouts.
-
-    Args:
-      log: metrics.jsonl; its last line may be unfinished. Of lines of one step the last counts.
-      step: [E] of the evaluations, not falling.
+    Of lines of metrics.jsonl that have one step the last counts; the last of all may be unfinished.
 
     Returns:
-      [E], NaN where no step with a reward lies in between.
-
-    Raises:
-      TableError: a line is damaged.
+      [E] at the steps of the evaluations, NaN where no step with a reward lies in between.
     """
     steps, before, compute, reward = _steps(log, "reward")
     rollouts = compute - before
@@ -369,11 +350,7 @@ def training_reward(log: pathlib.Path, step: np.ndarray) -> np.ndarray:
 
 
 def _group_sizes(log: pathlib.Path) -> np.ndarray | None:
-    """[K, 2] compute at which the steps of another n begin, and that n; None where no line has one.
-
-    Raises:
-      TableError: a line is damaged.
-    """
+    """[K, 2] compute at which the steps of another n begin, and that n; None where no line has one."""
     _, before, _, size = _steps(log, "group_size")
     known = np.isfinite(size)
     before, size = before[known], size[known]

@@ -21,13 +21,10 @@ from isocompute_jax.records.printing import printable
 
 ROUNDING = 1e-9
 """A reward outside of the range by this share of its width is taken as its end."""
-
 MOST_OUTSIDE = 0.05
 """A table of which a larger share of the rewards lies outside of the range was written in another one."""
-
 MAX_RUNS = 10_000
 """More runs in one table mean that its `run` column is something else."""
-
 USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0), (-100.0, 100.0))
 """Ranges that are proposed where the rewards fit in."""
 
@@ -52,14 +49,8 @@ def read_runs(
 ) -> Iterator[Readings]:
     """The runs of a table, with compute on every row; rows that are wrong are reported.
 
-    Runs come in order of their first rows; without a `run` column, of the facts that tell them apart.
-
-    Args:
-      table: in long form, under our names.
-      options: as given.
-      notices: where bad rows are reported.
-      name: the run's name when a table says nothing about runs.
-      facts: what is known about every row (a run directory's config.json).
+    Runs come in order of their first rows; without a `run` column, of the facts that tell them apart. A table that
+    says nothing about runs is one of this `name`; the `facts` of a run directory hold for every row.
 
     Raises:
       TableError: it has too many runs, or none with the metric.
@@ -233,11 +224,7 @@ class _Rows:
         self._sound &= ~bad
 
     def check_metric(self) -> None:
-        """Rewards lie in their range.
-
-        Raises:
-          InputError: so many lie outside that the table was written in another one.
-        """
+        """Rewards lie in their range; where many do not, the table was written in another one: InputError."""
         name, (low, high) = self._options.metric, self._options.reward_range
         given = self._columns[name]
         values = cells.numbers(given)
@@ -282,11 +269,7 @@ class _Rows:
         )
 
     def check_runs(self, count: int) -> dict[int, dict[str, Any]]:
-        """Rows name their run, facts are whole numbers, and rows agree with the first row of their run.
-
-        Returns:
-          Run -> its facts and labels.
-        """
+        """Run -> its facts and labels: rows name their run, facts are whole, and rows agree with the run's first."""
         self._leave_out("without a run", self.codes < 0, lambda i: "it has no `run`")
         found: dict[int, dict[str, Any]] = {}
         for name in (name for name in (*FACTS, *LABELS) if name in self._columns):

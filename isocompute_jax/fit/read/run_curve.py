@@ -21,22 +21,17 @@ from isocompute_jax.records.run_files import RunFacts
 
 SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
 """Shares of problems by solve rate: 0, below one half, one half or more, 1."""
-
 MAX_POINTS = 2000
 """A run with more evaluations is averaged into at most so many bins of neighbouring evaluations."""
-
 MAX_BRANCHES = 100
 """A run whose compute falls more often was not resumed so many times: its rows are out of order."""
-
 LEAST_REPEATED = 0.5
 """Share of the earlier steps in its range that a resumed branch gives again (see `abandoned`)."""
 
 UNITS = {"rollouts": "compute", "tokens": "tokens", "gpu_hours": "gpu_hours", "steps": "step"}
 """Unit of compute -> its column."""
-
 CLOCK = "gpu_hours"
 """The unit that is measured and not counted: a run's start-up costs of it too, and a restarted clock shows."""
-
 
 RATE_RULE = ("base_lr", "base_batch", "lr_scaling_exponent")
 """Fields of a run's config from which the learning rate follows: base_lr (n B_problem / base_batch)^exponent."""
@@ -99,7 +94,7 @@ class Readings:
     lines: np.ndarray  # [E] where the rows stand in the file
     axis: np.ndarray  # [E] compute in the unit that was asked for
     columns: dict[str, np.ndarray]  # name -> [E]
-    labels: dict[str, str]  # what a table says of the run in words (`table_layout.LABELS`)
+    labels: dict[str, str]  # what a table says of the run in words (`layout.LABELS`)
     eval_sets: tuple[str, ...]  # as in `RunCurve`
     learning_rate: float = 0.0
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # `VARIES` of what does not stay the same
@@ -115,20 +110,9 @@ class Readings:
 
 
 def make_curve(
-    readings: Readings,
-    options: ReadOptions,
-    notices: Notices,
-    *,
-    identity: Mapping[str, Any],
-    finished: bool | None,
+    readings: Readings, options: ReadOptions, notices: Notices, *, identity: Mapping[str, Any], finished: bool | None
 ) -> RunCurve:
-    """Leaves out abandoned branches, sorts, keeps the last row of each compute, averages what is too long.
-
-    Says what it did.
-
-    Raises:
-      InputError: compute is a clock's, and runs backwards.
-    """
+    """Leaves out abandoned branches, sorts, keeps the last row of each compute, averages what is too long; says so."""
     readings = _current(readings, notices)
     if options.compute == CLOCK:
         _check_clock(readings)
@@ -160,11 +144,8 @@ def abandoned(axis: np.ndarray, step: np.ndarray) -> list[tuple[int, np.ndarray]
     resumed branch when it gives again at least half of the earlier steps between its own first and last one, and has
     two rows or more; every earlier row at or beyond its first step is then abandoned. Rows that are merely out of
     order give no step twice, and none of them is lost; nor is any but its own earlier self by a single row that is
-    given once more. A run of more than `MAX_BRANCHES` such places is out of order throughout.
-
-    Args:
-      axis: [E] compute, in the order of the file.
-      step: [E] by which rows are compared; where a row has none, `axis` is used instead.
+    given once more. A run of more than `MAX_BRANCHES` such places is out of order throughout. Rows are compared by
+    step [E], and by `axis` [E], their compute, where one has no step.
 
     Returns:
       For each resumption the number of its first row, and the numbers of the rows that it replaces, in order.
@@ -187,8 +168,7 @@ def abandoned(axis: np.ndarray, step: np.ndarray) -> list[tuple[int, np.ndarray]
 
 def _current(readings: Readings, notices: Notices) -> Readings:
     """The rows that a resumed run did not abandon; names each resumption."""
-    nothing = np.full(len(readings.axis), np.nan)
-    gone = abandoned(readings.axis, readings.columns.get("step", nothing))
+    gone = abandoned(readings.axis, readings.columns.get("step", np.full(len(readings.axis), np.nan)))
     for start, rows in gone:
         lines = readings.lines[rows]
         span = " to ".join(readings.source.where(int(line)) for line in dict.fromkeys((lines.min(), lines.max())))

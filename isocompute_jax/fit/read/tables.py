@@ -183,24 +183,19 @@ def _chunks(rows: Iterator[tuple[int, T]]) -> Iterator[tuple[list[int], list[T]]
     """Lines and rows, some thousands at a time; those before an error come before it is raised."""
     lines: list[int] = []
     found: list[T] = []
-    damage = None
-    while damage is None:
-        try:
-            line, row = next(rows)
-        except StopIteration:
-            break
-        except READ_ERRORS as error:
-            damage = error
-            break
-        lines.append(line)
-        found.append(row)
-        if len(lines) == CHUNK:
+    try:
+        for line, row in rows:
+            lines.append(line)
+            found.append(row)
+            if len(lines) == CHUNK:
+                yield lines, found
+                lines, found = [], []
+    except (TableError, *READ_ERRORS):
+        if lines:
             yield lines, found
-            lines, found = [], []
+        raise
     if lines:
         yield lines, found
-    if damage is not None:
-        raise damage
 
 
 def _stacked(chunks: Sequence[tuple[list[int], dict[str, Column]]]) -> tuple[np.ndarray, dict[str, Column]]:
