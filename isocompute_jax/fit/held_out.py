@@ -7,8 +7,8 @@ evaluations add noise of their own.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ BUDGETS = 12
 """Budgets after the cut, and places up to it at which a run may stop, both even in log C."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class HeldOut:
     """K configurations for H budgets after the cut; what was measured is NaN where a configuration has no data."""
 
@@ -73,15 +73,14 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
         return None
     compute = np.concatenate([np.geomspace(first, cut, BUDGETS), np.geomspace(later[0], last, BUDGETS)])
     drawn = model.curves(compute)
-    expected, places = drawn.mean.mean(axis=1), np.arange(len(compute))
-    at = np.array([[row[: end + 1].argmax() for end in places[BUDGETS:]] for row in expected])  # [K, H]
+    expected = drawn.mean.mean(axis=1)
+    at = np.array([[row[:end].argmax() for end in range(BUDGETS + 1, len(row) + 1)] for row in expected])  # [K, H]
     noise = np.random.default_rng(0).normal(size=drawn.run.shape) * drawn.noise[:, None]
     seeds = np.array([len(group.runs) for group in early])[:, None, None]
     rewards = drawn.mean + (drawn.run - drawn.mean + noise) / np.sqrt(seeds)
     ends = np.percentile(rewards, (2.5, 97.5), axis=1)  # [2, K, P]
     means = np.array([_measured(group, options.metric, compute) for group in group_runs(runs)[0]])
-    rows = np.arange(len(early))[:, None]
-    best = np.fmax.accumulate(means, axis=1)[:, BUDGETS:]
+    rows, best = np.arange(len(early))[:, None], np.fmax.accumulate(means, axis=1)[:, BUDGETS:]
     return HeldOut(
         cut=cut,
         configurations=model.configurations,
@@ -96,11 +95,9 @@ def held_out_quarter(runs: Sequence[RunCurve], options: AnalysisOptions) -> Held
 
 def _until(group: ConfigurationRuns, cut: float) -> ConfigurationRuns:
     """A configuration's evaluations up to a compute."""
-    found = []
-    for run in group.runs:
-        columns = {name: values[run.compute <= cut] for name, values in run.columns.items()}
-        found.append(dataclasses.replace(run, compute=run.compute[run.compute <= cut], columns=columns))
-    return dataclasses.replace(group, runs=tuple(found))
+    kept = [(run, run.compute <= cut, run.columns.items()) for run in group.runs]
+    runs = [replace(run, compute=run.compute[at], columns={k: v[at] for k, v in columns}) for run, at, columns in kept]
+    return replace(group, runs=tuple(runs))
 
 
 def _measured(group: ConfigurationRuns, metric: str, compute: np.ndarray) -> np.ndarray:

@@ -10,8 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from isocompute_jax.fit import SweepResult
+from isocompute_jax.fit.configurations import group_runs
+from isocompute_jax.fit.engine import fit_sweep
+from isocompute_jax.fit.questions.answers import DRAWS, best_of_draws, stopped
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
-from research.findings import statistics
+from research.findings import shapes, statistics
 from research.findings.chapter import (
     NOISE,
     Chapter,
@@ -167,15 +171,14 @@ def of_draws(result: SweepResult) -> tuple[float, float]:
     expected reward is.
     """
     groups, _ = group_runs(result.runs)
-    read = result.options.read
-    model = fit_sweep(groups, result.metric, reward_range=read.reward_range)
+    model = fit_sweep(groups, result.metric, reward_range=result.options.read.reward_range)
     assert model is not None and result.optimal is not None  # several n, evaluated often
-    known = np.isfinite(result.optimal.num_steps)
-    best = best_of_draws(stopped(model.curves(result.optimal.budgets[known], draws=DRAWS).mean))
-    sizes = np.array([group.configuration.group_size for group in groups])
-    steps = result.optimal.num_steps[known]
-    (ahead,) = shapes.sigmoid_ahead(steps, result.optimal.group_size[None, known], sizes.tolist())
-    return float(ahead), float(np.mean(shapes.sigmoid_ahead(steps, sizes[best], sizes.tolist()) > 0))
+    budgets, sizes = result.optimal.budgets, np.array([group.configuration.group_size for group in groups])
+    (rollouts,) = {group.configuration.rollouts_per_step for group in groups}
+    best = best_of_draws(stopped(model.curves(budgets, draws=DRAWS).mean))
+    (ahead,) = shapes.sigmoid_ahead(budgets / rollouts, result.optimal.group_size[None], sizes.tolist())
+    drawn = shapes.sigmoid_ahead(budgets / rollouts, sizes[best], sizes.tolist())
+    return float(ahead), float(np.mean(drawn > 0))
 
 
 class Gain(NamedTuple):

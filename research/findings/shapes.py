@@ -72,7 +72,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _sigmoid(x: np.ndarray, y: np.ndarray, octaves: np.ndarray) -> np.ndarray:
     """[R] least sums of squares about a sigmoid: the best of a grid, made finer about it."""
     span = float(np.ptp(x))
-    middles, slopes = np.linspace(x[0] - span, x[-1] + span, GRID[0]), np.linspace(*np.log(SLOPES), GRID[1])
+    middles, slopes = np.linspace(x[0] - span, x[-1] + span, GRID[0]), np.log(np.geomspace(*SLOPES, GRID[1]))
     tried = np.stack(np.meshgrid(middles, slopes, indexing="ij"), axis=-1).reshape(-1, 2)
     curves = _curves(tried, x, octaves)
     squares = (curves**2).sum(axis=1) - 2 * y @ curves.T + (y**2).sum(axis=1, keepdims=True)

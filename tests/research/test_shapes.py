@@ -42,8 +42,8 @@ def drawn(octaves, noise=0.15, count=60):
     ("truth", "verdict"), [(sigmoid(X, 9.0, 0.8), "better"), (2.0 + 0.6 * (X - X[0]), "worse")], ids=["sigmoid", "line"]
 )
 def test_a_sigmoid_is_told_from_a_line(truth, verdict):
-    ahead = sigmoid_ahead(STEPS, 2.0 ** np.round(truth)[None], SIZES)[0]
-    share = np.mean(sigmoid_ahead(STEPS, drawn(truth), SIZES) > 0)
+    ahead = float(sigmoid_ahead(STEPS, 2.0 ** np.round(truth)[None], SIZES)[0])
+    share = float(np.mean(sigmoid_ahead(STEPS, drawn(truth), SIZES) > 0))
     assert told(ahead, share) == verdict
     assert told(ahead, 0.5) == "open"
 

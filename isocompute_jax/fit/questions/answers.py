@@ -19,7 +19,6 @@ Question = Literal["by_set", "by_model", "by_batch"]
 DRAWS = 400
 BUDGETS = 16
 """Budgets at which parts of a sweep are compared, even in log C."""
-CONFIDENCE = 0.95
 PERCENTILES = (2.5, 97.5)
 
 
@@ -55,14 +54,8 @@ def advised(rewards: np.ndarray) -> np.ndarray:
     return rewards.mean(axis=1).argmax(axis=0)
 
 
-def ends(draws: np.ndarray) -> tuple[float, float]:
-    """The interval of 95% of some draws [S]."""
-    low, high = np.percentile(draws, PERCENTILES)
-    return float(low), float(high)
-
-
 def size_ends(draws: np.ndarray) -> tuple[float, float]:
-    """The same of a number that takes the values of a grid: its ends are of the grid."""
+    """The interval of 95% of the draws [S] of a number that takes the values of a grid: its ends are of the grid."""
     low, high = np.percentile(draws, PERCENTILES, method="nearest")
     return float(low), float(high)
 

@@ -17,20 +17,17 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import ConfigurationRuns
 from isocompute_jax.fit.engine import SweepModel, fit_sweep
+from isocompute_jax.fit.frontier.answers import CERTAIN, MATERIAL, interval
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions.answers import (
-    CONFIDENCE,
     DRAWS,
     QuestionResult,
     alike_else,
     common_budgets,
-    ends,
     line,
     stopped,
 )
 
-LITTLE = 0.01
-"""Share of the reward range below which a difference does not matter, as in the answers."""
 FIELDS = ("group_size", "problems_per_batch")
 
 
@@ -53,14 +50,16 @@ def by_batch(
     several = [(part, own) for part, own in _parts(groups) if _lines(groups, own, "group_size")]
     if not several:
         return
-    low, high = options.read.reward_range
-    model = (models or {}).get(options.metric) or fit_sweep(groups, options.metric, reward_range=(low, high))
-    for part, own in several if model is not None else []:
+    model = (models or {}).get(options.metric)
+    model = model or fit_sweep(groups, options.metric, reward_range=options.read.reward_range)
+    if model is None:
+        return
+    for part, own in several:
         lines = _lines(groups, own, "group_size")
         compute = common_budgets([[groups[i] for i in each] for each in lines.values()])
         if len(compute):
             rewards = stopped(model.curves(compute, draws=DRAWS).mean)
-            yield _answer(groups, part, own, lines, compute, rewards, LITTLE * (high - low))
+            yield _answer(groups, part, own, lines, compute, rewards, MATERIAL * options.width)
 
 
 def _answer(
@@ -81,7 +80,7 @@ def _answer(
     apart = {n: last[each].max(axis=0) - last[each].min(axis=0) for n, each in lines.items()}
     alike = float(np.mean(np.max(list(apart.values()), axis=0) <= little))
     pair, far = _furthest(last, lines, little)
-    verdict = "no matter" if alike >= CONFIDENCE else "matters" if far >= CONFIDENCE else "open"
+    verdict = "no matter" if alike >= CERTAIN else "matters" if far >= CERTAIN else "open"
     first, second = (groups[i].configuration for i in pair)
     difference = last[pair[1]] - last[pair[0]]
     numbers |= {
@@ -90,7 +89,7 @@ def _answer(
         "at_group_size": first.group_size,
         "between": (first.problems_per_batch, second.problems_per_batch),
         "difference": float(difference.mean()),
-        "difference_95": ends(difference),
+        "difference_95": interval(difference),
     }
     rows, names = _rows(groups, lines, last)
     return QuestionResult("by_batch", part, verdict, numbers, ("group_size", *names), tuple(rows), tuple(series))
@@ -125,7 +124,7 @@ def _pooled(effect: np.ndarray) -> np.ndarray:
 def _effect(field: str, effect: np.ndarray) -> dict[str, Any]:
     """The mean of an effect over all budgets, and its interval."""
     pooled = _pooled(effect)
-    return {f"sd_over_{field}": float(pooled.mean()), f"sd_over_{field}_95": ends(pooled)}
+    return {f"sd_over_{field}": float(pooled.mean()), f"sd_over_{field}_95": interval(pooled)}
 
 
 def _furthest(last: np.ndarray, lines: Mapping[int, list[int]], little: float) -> tuple[tuple[int, int], float]:
@@ -149,6 +148,6 @@ def _rows(
         for i in each:
             batch = groups[i].configuration.problems_per_batch
             batches.add(batch)
-            row |= {f"B={batch}": float(last[i].mean()), f"B={batch}_95": ends(last[i])}
+            row |= {f"B={batch}": float(last[i].mean()), f"B={batch}_95": interval(last[i])}
         rows.append(row)
     return rows, [f"B={batch}" for batch in sorted(batches)]

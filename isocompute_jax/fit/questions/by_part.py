@@ -19,16 +19,15 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs
 from isocompute_jax.fit.engine import fit_sweep
+from isocompute_jax.fit.frontier.answers import CERTAIN, interval
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions.answers import (
-    CONFIDENCE,
     DRAWS,
     Question,
     QuestionResult,
     advised,
     best_of_draws,
     common_budgets,
-    ends,
     line,
     size_ends,
     stopped,
@@ -116,7 +115,7 @@ def _compare(
         each = np.log2([group.configuration.group_size for group in own])
         best, lead = best_of_draws(rewards), advised(rewards)
         reward = rewards[lead, :, np.arange(len(compute))].T  # [S, P]
-        key = {**names, "metric": metric} if len(metrics) > 1 else names
+        key = {**names, "metric": metric} if len(metrics) > 1 else dict(names)
         rows.append(key | _row(own, metric, rewards, lead, reward))
         octaves.append(each[best])
         at_end.append(reward[:, -1])
@@ -128,8 +127,8 @@ def _compare(
         return
     for row, size, reward in zip(rows[1:], octaves[1:], at_end[1:], strict=True):
         shift, gain = (size - octaves[0]).mean(axis=1), reward - at_end[0]
-        row |= {"octaves": float(shift.mean()), "octaves_95": ends(shift)} if len(sizes) > 1 else {}
-        row |= {"difference": float(gain.mean()), "difference_95": ends(gain)}
+        row |= {"octaves": float(shift.mean()), "octaves_95": interval(shift)} if len(sizes) > 1 else {}
+        row |= {"difference": float(gain.mean()), "difference_95": interval(gain)}
     numbers = {"compute": float(compute[-1]), "group_sizes": tuple(sorted(sizes)), **_verdicts(octaves)}
     columns = tuple(key for key in rows[-1] if not key.endswith("_95"))
     verdict = str(numbers.pop("verdict")) if len(sizes) > 1 else "open"
@@ -146,7 +145,7 @@ def _row(
         "group_size": int(sizes[lead[-1]]),
         "group_size_95": size_ends(sizes[best]),
         "reward": float(reward[:, -1].mean()),
-        "reward_95": ends(reward[:, -1]),
+        "reward_95": interval(reward[:, -1]),
     }
     starts = [run.columns[metric][run.compute == 0] for group in groups for run in group.runs if metric in run.columns]
     base = np.concatenate([np.empty(0), *starts])
@@ -161,7 +160,7 @@ def _verdicts(octaves: Sequence[np.ndarray]) -> dict[str, Any]:
     shifts = np.array([(each - octaves[0]).mean(axis=1) for each in octaves[1:]])  # [parts - 1, S]
     alike = float(np.mean(np.abs(shifts).max(axis=0) <= ALIKE))
     low, high = np.percentile(shifts, (2.5, 97.5), axis=1)
-    verdict = "differs" if np.any((low > 0) | (high < 0)) else "alike" if alike >= CONFIDENCE else "open"
+    verdict = "differs" if np.any((low > 0) | (high < 0)) else "alike" if alike >= CERTAIN else "open"
     return {"verdict": verdict, "alike": alike}
 
 
