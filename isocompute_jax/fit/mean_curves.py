@@ -18,10 +18,8 @@ from isocompute_jax.fit.read.run_curve import RunCurve
 
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
-
 EARLY = 0.9
 """A run that ends before this share of what it stands beside ended early (`ended_early`)."""
-
 REACH_ALIKE = 1.1
 """Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
 
@@ -132,10 +130,7 @@ def _pooled(configuration: Configuration, series: Sequence[tuple[int, np.ndarray
 
 
 def rollouts_at(group: ConfigurationRuns, compute: float) -> float:
-    """Rollouts that a configuration has sampled at `compute` in another unit; beyond its data in proportion.
-
-    The mean over its runs; NaN when none of them knows its rollouts.
-    """
+    """Mean rollouts of a configuration's runs at `compute` in another unit, beyond the data in proportion, or NaN."""
     found = []
     for run in group.runs:
         spent = run.columns.get("compute")
@@ -157,13 +152,10 @@ def _shared_grid(computes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def ended_early(groups: Sequence[ConfigurationRuns]) -> list[str]:
-    """Names the runs of tables, which do not say whether a run is finished, that ended before what they stand beside.
+    """One sentence on the runs of tables (which do not say what is finished) that ended before what they stand beside.
 
     That is the furthest run of their configuration, by compute. Of a configuration with one run, whose length may have
     been meant, it is every other run of the sweep: in compute, and in steps where they are known.
-
-    Returns:
-      One sentence on all of them, or nothing.
     """
     runs = [run for group in groups for run in group.runs]
     found = []
@@ -212,10 +204,7 @@ def clusters(compute: Sequence[float] | np.ndarray) -> list[list[float]]:
 
 
 def merge_close(compute: np.ndarray) -> np.ndarray:
-    """Sorted computes with those closer than `SAME_COMPUTE` merged: the innermost of the first cluster, else the least.
-
-    The innermost, so that the first budget lies inside every curve that begins there up to rounding.
-    """
+    """Sorted computes, of those closer than `SAME_COMPUTE` the least; of the first the innermost, inside every curve."""
     return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])
 
 
