@@ -19,8 +19,7 @@ from isocompute_jax.fit.read.run_curve import RunCurve
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
 EARLY = 0.9
-"""A run that ends before this share of what it stands beside ended early (`ended_early`)."""
-REACH_ALIKE = 1.1
+"""A run that ends before this share of what it stands beside ended early (`ended_early`)."""REACH_ALIKE = 1.1
 """Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
 
 
@@ -28,7 +27,7 @@ REACH_ALIKE = 1.1
 class Curve:
     """A configuration's learning curve in one metric."""
 
-    configuration: Configuration  # which one
+    configuration: Configuration
     seeds: tuple[int, ...]  # its S seeds
     compute: np.ndarray  # [E] rollouts, never falling; 0 is the base model
     # [S, E] reward; of seeds that were pooled each point belongs to one seed and is NaN in the others
@@ -120,7 +119,7 @@ def _reach_alike(computes: Sequence[np.ndarray]) -> bool:
 
 
 def _pooled(configuration: Configuration, series: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> Curve:
-    """Every evaluation of every seed as a point of its own; `series`: (seed, compute [E_s], reward [E_s])."""
+    """Makes each evaluation of each seed a point; `series` are (seed, compute [E_s], reward [E_s])."""
     owner = np.repeat(np.arange(len(series)), [len(compute) for _, compute, _ in series])
     compute, reward = (np.concatenate([one[i] for one in series]) for i in (1, 2))
     order = np.argsort(compute, kind="stable")
@@ -204,7 +203,7 @@ def clusters(compute: Sequence[float] | np.ndarray) -> list[list[float]]:
 
 
 def merge_close(compute: np.ndarray) -> np.ndarray:
-    """Sorted computes, of those closer than `SAME_COMPUTE` the least; of the first the innermost, inside every curve."""
+    """Sorted computes, of those within `SAME_COMPUTE` the least; of the first the last, inside every curve."""
     return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])
 
 

@@ -368,7 +368,7 @@ def _first_of_each(table: pa.Table) -> dict[str, Column]:
 
 
 def memory_table(curves: Any) -> MemoryTable:
-    """A table from whatever has columns: an Arrow table or batch, a data frame, a mapping from names to columns.
+    """Makes a table of what has columns: an Arrow table or batch, a data frame, a mapping from names to columns.
 
     None, NaN and NaT are blank cells, as in pandas; a named index of a data frame is a column.
 
