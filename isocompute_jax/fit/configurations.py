@@ -18,7 +18,6 @@ SIZES = frozenset({"group_size", "problems_per_batch", "problem_set_size"})
 
 MOST_FIELDS = 3
 """Fields besides n, B and the learning rate that stand in a name."""
-
 MOST_NAMED = 5
 """Runs that a note names one by one."""
 

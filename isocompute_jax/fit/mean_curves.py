@@ -19,7 +19,8 @@ from isocompute_jax.fit.read.run_curve import RunCurve
 SAME_COMPUTE = 0.02
 """Evaluations whose compute differs by less than this share count as one budget (steps round compute differently)."""
 EARLY = 0.9
-"""A run that ends before this share of what it stands beside ended early (`ended_early`)."""REACH_ALIKE = 1.1
+"""A run that ends before this share of what it stands beside ended early (`ended_early`)."""
+REACH_ALIKE = 1.1
 """Runs that begin, and end, within this factor of each other are averaged over what all of them cover."""
 
 
