@@ -46,7 +46,8 @@ def seeds_of(sweep: Sweep) -> list[int]:
 
 def analysed(sweep: Sweep, seeds: Sequence[int] = ()) -> SweepResult:
     """The fitter's analysis of some seeds of a sweep; all of them if none is named."""
-    return analyze(sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep)))), AnalysisOptions())
+    table = sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep))))
+    return analyze(table, AnalysisOptions(), questions=False)
 
 
 def course(result: SweepResult) -> list[tuple[float, int]]:

@@ -208,7 +208,6 @@ def test_it_needs_the_base_model():
     assert uniformity_curve(found) is None
 
 
-@pytest.mark.slow
 def test_a_larger_n_gains_more_uniformly_at_equal_compute_in_the_gallery():
     """At equal mean gain most of that is gone."""
     found = [uniformity_curve(each) for each in solve_trajectories(read(GALLERY / "problems_64.parquet"))]

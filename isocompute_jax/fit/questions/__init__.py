@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from isocompute_jax.fit.configurations import ConfigurationRuns
 from isocompute_jax.fit.engine import SweepModel
 from isocompute_jax.fit.options import AnalysisOptions
@@ -16,13 +18,16 @@ from isocompute_jax.fit.questions.answers import QuestionResult
 from isocompute_jax.fit.questions.by_batch import by_batch
 from isocompute_jax.fit.questions.by_part import by_model, by_set
 
+LEAST_EVALUATIONS = 3
+"""Runs of fewer have no curve."""
+
 __all__ = ["QuestionResult", "ask", "by_batch", "by_model", "by_set"]
 
 
 def ask(
     groups: Sequence[ConfigurationRuns], options: AnalysisOptions, *, models: Mapping[str, SweepModel] | None = None
 ) -> tuple[QuestionResult, ...]:
-    """Asks every question; those that the runs cannot answer are left out.
+    """Asks every question; those that the runs cannot answer, as ones without curves, are left out.
 
     Args:
       groups: the configurations of the sweep with their runs, of fixed n.
@@ -32,5 +37,8 @@ def ask(
     Raises:
       InputError: a file that has another evaluation set is damaged.
     """
+    runs = [run for group in groups for run in group.runs]
+    if max((np.count_nonzero(run.compute > 0) for run in runs), default=0) < LEAST_EVALUATIONS:
+        return ()
     models = models or {}
     return (*by_set(groups, options), *by_model(groups, options), *by_batch(groups, options, models=models))
