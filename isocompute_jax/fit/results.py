@@ -91,7 +91,9 @@ class DataFacts:
     common_end: float  # compute that every configuration reaches
     held_out: bool | None  # whether the metric is of problems that are not trained on; None where nothing says
     equal: Literal["compute", "steps", "neither"]  # in which unit the runs end together
-    varies: tuple[str, ...]  # what differs between configurations: "group_size", "problems_per_batch", "learning_rate", ...
+    varies: tuple[
+        str, ...
+    ]  # what differs between configurations: "group_size", "problems_per_batch", "learning_rate", ...
     trend: Trend  # whether any configuration rose
     gain: Interval  # 95% interval of the largest gain over the first level of any configuration
     fallen: tuple[Configuration, ...]  # whose reward ends clearly below its best
@@ -130,8 +132,9 @@ class OptimalSizes:
     interval95: np.ndarray  # [P, 2] n of 95% of the draws
     problems_per_batch: np.ndarray  # [P]
     num_steps: np.ndarray  # [P]; NaN where unknown
-    law: Mapping[str, float]  # L, k, log10 C0, b of log2 n* = L / (1 + exp(-k (log10 C - log10 C0))) + b; empty without
-    law_interval95: Mapping[str, Interval]
+    # span, slope, midpoint, floor and saturation of log2 n* = span / (1 + exp(-slope (log10 C - midpoint))) + floor;
+    # empty where n* does not change
+    law: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)

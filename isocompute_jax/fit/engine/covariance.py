@@ -1,0 +1,102 @@
+"""Covariances of the model: what configurations share, what is a configuration's own, and what tells runs apart."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SQRT3, SQRT5 = 3.0**0.5, 5.0**0.5
+
+HOLD = 0.3
+"""Beyond the last evaluation the departures from the saturating curves stay as they are: the log of compute, as these
+see it, goes on by no more than this."""
+
+EARLY = 0.25
+"""Runs lie half as far apart as later at this share of the first compute that is evaluated."""
+
+NAMES = (
+    "shared_sd",
+    "shared_length",
+    "own_sd",
+    "own_length",
+    "own_distance",
+    "seed_sd",
+    "seed_length",
+    "noise_sd",
+)
+"""Hyper-parameters; standard deviations are shares of the range, lengths are in ln C, distances in octaves of n."""
+
+PRIOR_MEDIAN = np.log([0.03, 2.0, 0.012, 2.0, 2.5, 0.012, 1.5, 0.01])
+PRIOR_SD = np.array([0.7, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6])
+"""Log-normal priors of the hyper-parameters, in the order of `NAMES`."""
+
+
+class Places(NamedTuple):
+    """Where the points of a covariance stand."""
+
+    shared: np.ndarray | jax.Array  # [N] log of compute, held beyond the end of the sweep
+    own: np.ndarray | jax.Array  # [N] log of compute, held beyond the end of the configuration
+    seed_taper: np.ndarray | jax.Array  # [N] see `seed_taper`
+    taper: np.ndarray | jax.Array  # [N] 0 at the base model, which all runs share, towards 1 in training
+    features: np.ndarray | jax.Array  # [N, F]
+
+
+def taper(compute: np.ndarray, unit: float) -> np.ndarray:
+    """0 at the base model, which all runs share, and towards 1 from the first evaluation of training on."""
+    return compute / (compute + unit)
+
+
+def seed_taper(compute: np.ndarray, unit: float) -> np.ndarray:
+    """The same of the differences between runs, which are as large as later from the first evaluation on."""
+    return compute / (compute + EARLY * unit)
+
+
+def log_compute(compute: np.ndarray, unit: float) -> np.ndarray:
+    """ln(1 + C / unit), which is 0 at the base model."""
+    return np.log1p(compute / unit)
+
+
+def places(compute: np.ndarray, features: np.ndarray, *, own_end: np.ndarray, end: float, unit: float) -> Places:
+    """Places of points at `compute` [N] of configurations with `features` [N, F] whose data end at `own_end` [N]."""
+    at = log_compute(compute, unit)
+    shared = _held(at, log_compute(np.asarray(end), unit))
+    return Places(
+        shared, _held(at, log_compute(own_end, unit)), seed_taper(compute, unit), taper(compute, unit), features
+    )
+
+
+def _held(at: np.ndarray, end: np.ndarray) -> np.ndarray:
+    beyond = np.maximum(at - end, 0.0)
+    return np.minimum(at, end) - HOLD * np.expm1(-beyond / HOLD)
+
+
+def matern3(distance: jax.Array) -> jax.Array:
+    """Matern covariance of smoothness 3/2 at a distance in units of its length."""
+    return (1 + SQRT3 * distance) * jnp.exp(-SQRT3 * distance)
+
+
+def matern5(distance: jax.Array) -> jax.Array:
+    """Matern covariance of smoothness 5/2 at a distance in units of its length."""
+    return (1 + SQRT5 * distance + 5 * distance**2 / 3) * jnp.exp(-SQRT5 * distance)
+
+
+def departures(hyper: jax.Array, left: Places, right: Places) -> jax.Array:
+    """Covariance [N, M] of the departures of mean curves from their saturating form.
+
+    A part that all configurations share, and a part of each that its neighbours have in proportion to how alike they
+    are.
+    """
+    shared_sd, shared_length, own_sd, own_length, distance = jnp.exp(hyper[:5])
+    apart = jnp.sqrt(jnp.sum((left.features[:, None] - right.features[None]) ** 2, axis=-1) + 1e-18)
+    shared = matern5(jnp.abs(left.shared[:, None] - right.shared[None]) / shared_length)
+    own = matern5(jnp.abs(left.own[:, None] - right.own[None]) / own_length) * matern3(apart / distance)
+    return left.taper[:, None] * right.taper[None] * (shared_sd**2 * shared + own_sd**2 * own)
+
+
+def between_seeds(hyper: jax.Array, left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Covariance [N, M] of one run's departures from the mean of many; of (log compute, taper) of the points."""
+    sd, length = jnp.exp(hyper[5:7])
+    return left[1][:, None] * right[1][None] * sd**2 * matern3(jnp.abs(left[0][:, None] - right[0][None]) / length)

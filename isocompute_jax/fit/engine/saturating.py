@@ -1,0 +1,79 @@
+"""The mean function of the model: a saturating curve for each configuration, with parameters smooth over them.
+
+R_k(C) = R0 + gain_k / (1 + (M_k / C)^beta_k), Hill's form (ScaleRL, arXiv 2510.13786). The gains, ln M and ln beta of
+the configurations are jointly normal: a common level, a linear trend in ln n (and ln B where it varies), and departures
+that neighbours share.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isocompute_jax.fit.engine.covariance import matern3
+from isocompute_jax.fit.engine.observations import Observations
+
+
+class Spread(NamedTuple):
+    """Prior of one kind of parameter over configurations."""
+
+    mean: float
+    common: float  # standard deviation of the level that all share
+    trend: float  # of the slope, per octave
+    own: float  # of a configuration's departure
+
+
+GAIN = Spread(0.25, 0.2, 0.04, 0.05)
+MIDPOINT = Spread(0.6, 1.0, 0.35, 0.35)
+"""Of ln(M / first compute); the mean is a share of the span of the data in ln C."""
+STEEPNESS = Spread(0.2, 0.3, 0.05, 0.1)
+"""Of ln beta."""
+NEIGHBOURS = 2.5
+"""Octaves over which departures are alike."""
+ALONE = 0.1
+"""Share of the variance of a departure that no neighbour has."""
+FLOOR_SD = 0.3
+
+
+def prior(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
+    """Mean [3 K + 1] and covariance of (gains, ln midpoints, ln steepnesses, floor)."""
+    count = len(observations.features)
+    apart = np.sqrt(((observations.features[:, None] - observations.features[None]) ** 2).sum(axis=-1))
+    alike = np.asarray(matern3(jnp.asarray(apart / NEIGHBOURS))) + ALONE * np.eye(count)
+    trends = observations.trends @ observations.trends.T
+    span = float(np.log(np.nanmax(observations.ends) / observations.unit))
+    mean, covariance = np.zeros(3 * count + 1), np.zeros((3 * count + 1, 3 * count + 1))
+    for i, spread in enumerate((GAIN, MIDPOINT, STEEPNESS)):
+        block = slice(i * count, (i + 1) * count)
+        mean[block] = spread.mean * (max(span, 1.0) if spread is MIDPOINT else 1.0)
+        covariance[block, block] = spread.common**2 + spread.trend**2 * trends + spread.own**2 * alike
+    mean[-1], covariance[-1, -1] = first_level(observations), FLOOR_SD**2
+    return mean, covariance
+
+
+def first_level(observations: Observations) -> float:
+    """Mean reward of the base model, or, where nobody evaluated it, of the first point of each configuration."""
+    base = observations.compute == 0
+    if base.any():
+        return float(np.average(observations.reward[base], weights=observations.count[base]))
+    first = np.unique(observations.owner, return_index=True)[1]
+    return float(observations.reward[first].mean())
+
+
+def saturating(parameters: jax.Array, owner: jax.Array, log_ratio: jax.Array) -> jax.Array:
+    """Rewards [..., N] of points of the configurations `owner` [N] at ln(C / unit) [N], -inf for the base model."""
+    count = (parameters.shape[-1] - 1) // 3
+    gain, midpoint, steepness = (parameters[..., i * count + owner] for i in range(3))
+    trained = jnp.isfinite(log_ratio)
+    at = jnp.exp(steepness) * (jnp.where(trained, log_ratio, 0.0) - midpoint)
+    return parameters[..., -1:] + gain * jnp.where(trained, jax.nn.sigmoid(at), 0.0)
+
+
+@jax.jit
+def linearised(parameters: jax.Array, owner: jax.Array, log_ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rewards [N] and their derivatives [N, 3 K + 1]."""
+    value = saturating(parameters, owner, log_ratio)
+    return value, jax.jacfwd(saturating)(parameters, owner, log_ratio)

@@ -1,0 +1,372 @@
+"""The model of a sweep is fitted to its runs, and its posterior drawn.
+
+A reward is the configuration's mean curve, plus how this run differs from the mean of many (correlated along the run),
+plus noise of the evaluation. The mean curve is a saturating form (`saturating`) plus a Gaussian process (`covariance`),
+which follows falls and plateaus inside the data and stays as it is beyond them. Hyper-parameters are drawn around the
+maximum of their posterior, the curves' parameters given these, and the process given both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
+from isocompute_jax.fit.engine import covariance, saturating
+from isocompute_jax.fit.engine.covariance import Places
+from isocompute_jax.fit.engine.observations import Observations, observe, place
+
+JITTER = 1e-9
+ROUNDS = 2
+"""Times that the saturating form is linearised anew before the last search for hyper-parameters."""
+MOST_SEARCH_STEPS = 40
+MOST_NEWTON_STEPS = 40
+HYPER_DRAWS = 16
+"""Draws of the hyper-parameters, each of which stands for as many draws of the curves."""
+DRAWS = 512
+PAD = 32
+"""Arrays are padded to multiples of this, so that few programs are compiled."""
+
+
+class SweepDraws(NamedTuple):
+    """S joint draws of the rewards of K configurations at P computes, in units of the reward."""
+
+    compute: np.ndarray  # [P]
+    mean: np.ndarray  # [K, S, P] of many runs
+    run: np.ndarray  # [K, S, P] of one run, without the noise of its evaluation
+    noise: np.ndarray  # [S] standard deviation of one evaluation's noise
+
+
+class _Padded(NamedTuple):
+    """What the likelihood is computed from: arrays of padded sizes, `used` marks what counts."""
+
+    residual: np.ndarray  # [N] reward minus the expectation of the linearised form under its prior
+    form: np.ndarray  # [N, N] covariance of the linearised form
+    places: Places
+    overlap: np.ndarray  # [N, N]
+    noise: np.ndarray  # [N] share of one evaluation's noise; 1 / count
+    used: np.ndarray  # [N] bool
+    contrast_at: np.ndarray  # [Q, E]
+    contrast_taper: np.ndarray  # [Q, E]
+    contrast: np.ndarray  # [Q, E]
+    contrast_noise: np.ndarray  # [Q, E]; inf where nothing is known
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SweepModel:
+    """A fitted sweep."""
+
+    configurations: tuple[Configuration, ...]  # [K]
+    observations: Observations
+    reward_range: tuple[float, float]
+    hyper: np.ndarray  # [H] log hyper-parameters at the maximum, in the order of `covariance.NAMES`
+    hyper_covariance: np.ndarray  # [H, H]
+    parameters: np.ndarray  # [3 K + 1] of the saturating curves at the maximum
+
+    def curves(
+        self, compute: np.ndarray, *, draws: int = DRAWS, seed: int = 0, untried: Sequence[Configuration] = ()
+    ) -> SweepDraws:
+        """Draws rewards at `compute` [P] > 0 from the posterior, of configurations without data (`untried`) too."""
+        with jax.enable_x64(True):
+            return _drawn(self, np.asarray(compute, float), draws, np.random.default_rng(seed), tuple(untried))
+
+    @property
+    def seed_sd(self) -> float:
+        """Standard deviation of one run's departure from the mean of many, late in training; in units of the reward."""
+        low, high = self.reward_range
+        return float(np.exp(self.hyper[5])) * (high - low)
+
+    @property
+    def noise_sd(self) -> float:
+        """Standard deviation of one evaluation's noise, in units of the reward."""
+        low, high = self.reward_range
+        return float(np.exp(self.hyper[7])) * (high - low)
+
+
+def fit_sweep(
+    groups: Sequence[ConfigurationRuns], metric: str, *, reward_range: tuple[float, float] = (0.0, 1.0)
+) -> SweepModel | None:
+    """Fits the model to every run of a sweep.
+
+    Args:
+      groups: K configurations and their runs.
+      metric: the column of rewards.
+      reward_range: least and largest possible reward; standard deviations of the priors are shares of it.
+
+    Returns:
+      The model, or None where no run has an evaluation of the metric after training began.
+    """
+    observations = observe(groups, metric, reward_range)
+    if observations is None:
+        return None
+    with jax.enable_x64(True):
+        return _fitted(tuple(group.configuration for group in groups), observations, reward_range)
+
+
+def _fitted(
+    configurations: tuple[Configuration, ...], observations: Observations, reward_range: tuple[float, float]
+) -> SweepModel:
+    """Searches the hyper-parameters under the saturating form linearised at its mode, which moves with them."""
+    mean, spread = saturating.prior(observations)
+    parameters, hyper = mean, covariance.PRIOR_MEDIAN.copy()
+    for _ in range(ROUNDS):
+        parameters = _mode(observations, hyper, mean, spread, parameters)
+        padded = _padded(observations, parameters, mean, spread)
+        hyper = _search(padded, hyper)
+    parameters = _mode(observations, hyper, mean, spread, parameters)
+    return SweepModel(
+        configurations=configurations,
+        observations=observations,
+        reward_range=reward_range,
+        hyper=hyper,
+        hyper_covariance=_hyper_covariance(padded, hyper),
+        parameters=parameters,
+    )
+
+
+def _points(observations: Observations) -> Places:
+    """Places of the points of the data."""
+    ends, owner = observations.ends, observations.owner
+    return covariance.places(
+        observations.compute,
+        observations.features[owner],
+        own_end=ends[owner],
+        end=float(np.nanmax(ends)),
+        unit=observations.unit,
+    )
+
+
+def _log_ratio(compute: np.ndarray, unit: float) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(compute / unit)
+
+
+@jax.jit
+def _spread(hyper: jax.Array, at: Places, overlap: jax.Array, noise: jax.Array) -> jax.Array:
+    """Covariance [N, N] of the data around the saturating curves."""
+    seeds = at.shared, at.seed_taper
+    return (
+        covariance.departures(hyper, at, at)
+        + overlap * covariance.between_seeds(hyper, seeds, seeds)
+        + jnp.diag(jnp.exp(2 * hyper[7]) * noise)
+    )
+
+
+def _data_covariance(observations: Observations, hyper: np.ndarray) -> np.ndarray:
+    spread = _spread(hyper, _points(observations), observations.overlap, 1.0 / observations.count)
+    return np.asarray(spread) + JITTER * np.eye(len(observations.reward))
+
+
+def _mode(
+    observations: Observations, hyper: np.ndarray, mean: np.ndarray, spread: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """The parameters of largest posterior density given hyper-parameters, by damped Gauss-Newton steps."""
+    factor = scipy.linalg.cho_factor(_data_covariance(observations, hyper), lower=True)
+    precision = np.linalg.inv(spread)
+    log_ratio = _log_ratio(observations.compute, observations.unit)
+
+    def look(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope = (np.asarray(part) for part in saturating.linearised(at, observations.owner, log_ratio))
+        residual, away = observations.reward - value, at - mean
+        weighted = scipy.linalg.cho_solve(factor, np.column_stack([residual, slope]))
+        loss = 0.5 * (residual @ weighted[:, 0] + away @ precision @ away)
+        return loss, slope.T @ weighted[:, 0] - precision @ away, slope.T @ weighted[:, 1:] + precision
+
+    parameters, damping = start, 1e-3
+    loss, gradient, curvature = look(parameters)
+    for _ in range(MOST_NEWTON_STEPS):
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
+        found = look(parameters + step)
+        if not found[0] < loss:
+            damping *= 8
+            if damping > 1e6:
+                break
+            continue
+        gained, parameters, damping = loss - found[0], parameters + step, max(damping / 8, 1e-9)
+        loss, gradient, curvature = found
+        if gained < 1e-7:
+            break
+    return parameters
+
+
+def _padded(observations: Observations, parameters: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> _Padded:
+    """The data under the form linearised at `parameters`."""
+    log_ratio = _log_ratio(observations.compute, observations.unit)
+    value, slope = (np.asarray(part) for part in saturating.linearised(parameters, observations.owner, log_ratio))
+    count = len(observations.reward)
+    more = -count % PAD
+    rows, wide = (0, more), ((0, more), (0, more))
+    at = _points(observations)
+    contrasts, width = observations.contrast.shape
+    around = ((0, -contrasts % 8), (0, -width % 16))
+    compute = np.pad(observations.contrast_compute, around)
+    return _Padded(
+        residual=np.pad(observations.reward - value - slope @ (mean - parameters), rows),
+        form=np.pad(slope @ spread @ slope.T, wide),
+        places=Places(
+            *(np.pad(part, (rows, (0, 0))[: part.ndim] if part.ndim == 1 else (rows, (0, 0))) for part in at)
+        ),
+        overlap=np.pad(observations.overlap, wide),
+        noise=np.pad(1.0 / observations.count, rows),
+        used=np.arange(count + more) < count,
+        contrast_at=covariance.log_compute(compute, observations.unit),
+        contrast_taper=covariance.seed_taper(compute, observations.unit),
+        contrast=np.pad(observations.contrast, around),
+        contrast_noise=np.pad(observations.contrast_noise, around, constant_values=np.inf),
+    )
+
+
+def _log_density(residual: jax.Array, spread: jax.Array, used: jax.Array) -> jax.Array:
+    """Minus the log density of a normal vector, without constants, of the entries that are `used`."""
+    spread = jnp.where(used[:, None] & used[None], spread, 0.0)
+    spread += jnp.diag(jnp.where(used, JITTER, 1.0))
+    root = jnp.linalg.cholesky(spread)
+    white = jax.scipy.linalg.solve_triangular(root, jnp.where(used, residual, 0.0), lower=True)
+    return 0.5 * white @ white + jnp.log(jnp.diagonal(root)).sum()
+
+
+def _loss(hyper: jax.Array, data: _Padded) -> jax.Array:
+    """Minus the log posterior density of hyper-parameters, of the means and of the contrasts between seeds."""
+    spread = data.form + _spread(hyper, data.places, data.overlap, data.noise)
+    means = _log_density(data.residual, spread, data.used)
+
+    def contrast(at: jax.Array, taper: jax.Array, value: jax.Array, noise: jax.Array) -> jax.Array:
+        used = jnp.isfinite(noise)
+        own = covariance.between_seeds(hyper, (at, taper), (at, taper))
+        own += jnp.diag(jnp.where(used, noise, 0.0) * jnp.exp(2 * hyper[7]))
+        return _log_density(value, own, used)
+
+    seeds = jax.vmap(contrast)(data.contrast_at, data.contrast_taper, data.contrast, data.contrast_noise)
+    away = (hyper - covariance.PRIOR_MEDIAN) / covariance.PRIOR_SD
+    return means + seeds.sum() + 0.5 * away @ away
+
+
+_loss_and_slope = jax.jit(jax.value_and_grad(_loss))
+
+
+def _search(data: _Padded, start: np.ndarray) -> np.ndarray:
+    """The hyper-parameters of largest posterior density."""
+
+    def look(hyper: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, slope = _loss_and_slope(hyper, data)
+        return float(loss), np.asarray(slope)
+
+    found = scipy.optimize.minimize(
+        look, start, jac=True, method="L-BFGS-B", options={"maxiter": MOST_SEARCH_STEPS, "ftol": 1e-8}
+    )
+    return found.x
+
+
+def _hyper_covariance(data: _Padded, hyper: np.ndarray) -> np.ndarray:
+    """Laplace's approximation: the inverse of the second derivatives, by differences of the slope."""
+    step = 0.05
+    curvature = np.empty((len(hyper), len(hyper)))
+    for i in range(len(hyper)):
+        moved = np.zeros(len(hyper))
+        moved[i] = step
+        ahead, behind = (np.asarray(_loss_and_slope(hyper + sign * moved, data)[1]) for sign in (1, -1))
+        curvature[i] = (ahead - behind) / (2 * step)
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
+    # The prior alone has this curvature at least; a direction in which the data flatten it is no wider than the prior.
+    values = np.maximum(values, 1.0 / covariance.PRIOR_SD.max() ** 2)
+    return vectors / values @ vectors.T
+
+
+def _drawn(
+    model: SweepModel, compute: np.ndarray, draws: int, rng: np.random.Generator, untried: tuple[Configuration, ...]
+) -> SweepDraws:
+    """Each draw of the hyper-parameters gives as many draws of the curves as every other."""
+    wider = _with_untried(model, untried)
+    blocks = min(HYPER_DRAWS, draws)
+    root = np.linalg.cholesky(model.hyper_covariance)
+    white = rng.normal(size=(blocks // 2 + 1, len(model.hyper)))
+    white = np.concatenate([white, -white])[:blocks]
+    sizes = np.full(blocks, draws // blocks)
+    sizes[: draws - sizes.sum()] += 1
+    found = [_block(wider, model.hyper + root @ z, compute, size, rng) for z, size in zip(white, sizes, strict=True)]
+    low, high = model.reward_range
+    mean, run = (
+        low + (high - low) * np.clip(np.concatenate([part[i] for part in found], axis=1), 0.0, 1.0) for i in (0, 1)
+    )
+    noise = np.repeat([np.exp((model.hyper + root @ z)[7]) for z in white], sizes) * (high - low)
+    return SweepDraws(compute, mean, run, noise)
+
+
+def _with_untried(model: SweepModel, untried: tuple[Configuration, ...]) -> SweepModel:
+    """The model with further configurations, of which nothing is known but the prior given the others."""
+    if not untried:
+        return model
+    seen = model.observations
+    features, trends = place([*model.configurations, *untried])
+    shift = trends[: len(seen.ends)].mean(axis=0, keepdims=True)
+    count, tried = len(features), len(seen.ends)
+    observations = seen._replace(
+        features=features,
+        trends=trends - shift,
+        ends=np.concatenate([seen.ends, np.full(len(untried), np.nan)]),
+        seeds=np.concatenate([seen.seeds, np.zeros(len(untried), seen.seeds.dtype)]),
+    )
+    mean, _ = saturating.prior(observations)
+    parameters = mean.copy()
+    for i in range(3):
+        parameters[i * count : i * count + tried] = model.parameters[i * tried : (i + 1) * tried]
+    parameters[-1] = model.parameters[-1]
+    return dataclasses.replace(
+        model,
+        configurations=(*model.configurations, *untried),
+        observations=observations,
+        parameters=parameters,
+    )
+
+
+def _block(
+    model: SweepModel, hyper: np.ndarray, compute: np.ndarray, draws: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws [K, S, P] of mean curves and of single runs under one set of hyper-parameters; shares of the range."""
+    seen = model.observations
+    count, width = len(model.configurations), len(compute)
+    mean, spread = saturating.prior(seen)
+    data = _data_covariance(seen, hyper)
+    factor = scipy.linalg.cho_factor(data, lower=True)
+    seen_ratio = _log_ratio(seen.compute, seen.unit)
+    value, slope = (np.asarray(part) for part in saturating.linearised(model.parameters, seen.owner, seen_ratio))
+    # The posterior of the parameters under these hyper-parameters, by one Newton step from the mode.
+    precision = np.linalg.inv(spread)
+    weighted = scipy.linalg.cho_solve(factor, np.column_stack([seen.reward - value, slope]))
+    curvature = slope.T @ weighted[:, 1:] + precision
+    centre = model.parameters + np.linalg.solve(
+        curvature, slope.T @ weighted[:, 0] - precision @ (model.parameters - mean)
+    )
+    root = np.linalg.cholesky(np.linalg.inv(curvature))
+    parameters = centre + rng.normal(size=(draws, len(centre))) @ root.T
+
+    owner, at = np.repeat(np.arange(count), width), np.tile(compute, count)
+    end = float(np.nanmax(seen.ends))
+    own_end = np.where(np.isfinite(seen.ends), seen.ends, end)
+    wanted = covariance.places(at, seen.features[owner], own_end=own_end[owner], end=end, unit=seen.unit)
+    cross = np.asarray(covariance.departures(hyper, wanted, _points(seen)))
+    gain = scipy.linalg.cho_solve(factor, cross.T).T
+    left = np.asarray(covariance.departures(hyper, wanted, wanted)) - gain @ cross.T
+    form = np.asarray(saturating.saturating(parameters, owner, _log_ratio(at, seen.unit)))
+    residual = seen.reward - np.asarray(saturating.saturating(parameters, seen.owner, seen_ratio))
+    curves = form + residual @ gain.T + rng.normal(size=(draws, len(at))) @ _root(left).T
+
+    along = covariance.log_compute(compute, seen.unit), covariance.seed_taper(compute, seen.unit)
+    apart = _root(np.asarray(covariance.between_seeds(hyper, along, along)))
+    runs = rng.normal(size=(draws, count, width)) @ apart.T
+    curves = curves.reshape(draws, count, width)
+    return curves.transpose(1, 0, 2), (curves + runs).transpose(1, 0, 2)
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    """A square root of a covariance that rounding may have made slightly indefinite."""
+    size = len(matrix)
+    scale = max(float(np.trace(matrix)) / size, 1e-12)
+    return np.linalg.cholesky((matrix + matrix.T) / 2 + (1e-7 * scale + 1e-12) * np.eye(size))
