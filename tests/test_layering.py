@@ -39,8 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": _ARRAYS | {"options", "compiling", "drivers", "distributed", "sampling", "learner"},
     "experiment": _TRAINING - {"experiment"} | {"compiling", "theory"},
     "plan": _ARRAYS | {"accelerators", "allocation", "app", "sampling", "learner", "experiment"},
-    "fit": _BASE | {"app", "compiling", "laws"},  # it must work without the training rooms
-    "laws": _BASE | {"fit"},
+    "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms
     "theory": _BASE | {"app", "allocation"},  # likewise
     "pilot": _TRAINING | {"app", "compiling", "theory"},  # it trains, a little
     "sweeps": _TRAINING | {"fit", "plan", "theory"},  # which runs can still matter, what they cost, theory from them
@@ -82,9 +81,6 @@ MAINS = {
     "interference",
 }
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
-
-# The laws stand on the fit's curves and pages; only the fit's command knows that there are laws.
-OFFERS_LAWS = "fit/__main__.py"
 
 # Within the service: the protocol knows neither side, and the sides do not know each other.
 SERVICE_MAY_IMPORT = {
@@ -139,8 +135,6 @@ def violations(root: pathlib.Path) -> list[str]:
                 found.append(f"{inside}:{line}: only {ENGINE_OF_VLLM} imports vllm")
             elif top == root.name and target in MAY_IMPORT.keys() - MAY_IMPORT.get(room, set()) - {room}:
                 found.append(f"{inside}:{line}: {room} must not import {target}")
-            elif (room, target) == ("fit", "laws") and str(inside) != OFFERS_LAWS:
-                found.append(f"{inside}:{line}: only the command of fit imports laws")
             elif message := _within_service(inside, module):
                 found.append(f"{inside}:{line}: {message}")
     return found
@@ -175,9 +169,9 @@ def test_the_order_itself():
     for place, room in enumerate(order):
         assert MAY_IMPORT[room] & set(order) <= set(order[:place])
     assert "sampling" not in MAY_IMPORT["learner"] and "learner" not in MAY_IMPORT["sampling"]
-    assert MAY_IMPORT["fit"] == {"records", "options", "app", "compiling", "laws"}
+    assert MAY_IMPORT["fit"] == {"records", "options", "app", "compiling"}
     users = {room for room in MAY_IMPORT if "fit" in MAY_IMPORT[room]}
-    assert users == {"laws", "sweeps", "study", "ablation", "ablate"}
+    assert users == {"sweeps", "study", "ablation", "ablate"}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +182,6 @@ def test_the_order_itself():
         ("records/rollout.py", "def f():\n    from isocompute_jax import model", "records must not import model"),
         ("fit/load.py", "from ..experiment import config", "fit must not import experiment"),
         ("fit/plots/bars.py", "from ...model import config", "fit must not import model"),
-        ("fit/analysis.py", "from isocompute_jax import laws", "only the command of fit imports laws"),
         ("experiment/loop.py", "from isocompute_jax import study", "experiment must not import study"),
         ("model/layers.py", "import importlib\nimportlib.import_module('isocompute_jax.fit')", "must not import fit"),
         ("tasks/math.py", "try:\n    import torch.nn\nexcept ImportError: ...", "never imports torch"),
@@ -230,7 +223,6 @@ def test_a_bad_import_is_found(tmp_path, file, source, message):
         ("service/server/engines/jax_engine.py", "import jax\nfrom isocompute_jax import model"),
         ("service/client/fleet.py", "from isocompute_jax.model import Params"),
         ("study/__init__.py", "from isocompute_jax import experiment, fit"),
-        ("fit/__main__.py", "from isocompute_jax.laws.analysis import LawOptions"),
     ],
 )
 def test_a_good_import_is_let_through(tmp_path, file, source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isocompute_jax.fit.laws import chinchilla, model_size
-from isocompute_jax.fit.laws.model_size import Estimate, Points
+from isocompute_jax.fit.laws.model_size import NAMES, Estimate, Points
 from isocompute_jax.fit.plain_data import INTERNAL
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.options import check, described, option
@@ -44,70 +45,59 @@ class LawOptions:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the metric is L itself."""
+        """Says whether the metric is L itself."""
         return "loss" in self.metric.lower() or math.isinf(self.reward_range[1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LawResult:
-    """What the runs say by one law."""
+    """Holds what the runs say by one law: estimates, tables of numbers, and series to draw."""
 
     options: LawOptions = dataclasses.field(metadata=INTERNAL)
     runs: tuple[RunCurve, ...] = dataclasses.field(metadata=INTERNAL)
     parameters: Mapping[str, Estimate]  # symbol -> estimate
     tables: Mapping[str, Sequence[Mapping[str, Any]]]  # models, budgets, crossovers, holdouts, sections: see `rows`
     facts: Mapping[str, Any]  # `unit` of X, `points`; by Tan et al. `r2` within models, `misfit` (a p-value)
-    series: Sequence[
-        Mapping[str, Any]
-    ]  # per model: model_params, x and loss of points, line_x and line_loss of the law
+    series: Sequence[Mapping[str, Any]]  # of each model: model_params, points x and loss, and line_x, line_loss
     notes: tuple[str, ...]  # what was left out
 
     def rows(self, table: str = "parameters") -> list[dict[str, Any]]:
-        """A table's rows of plain cells: an estimate is spread over its value, empty if not identified, and ends."""
+        """Returns a table's rows of plain cells: an estimate becomes value (None if not identified), ends, note."""
         rows = [{"parameter": name, "value": found} for name, found in self.parameters.items()]
         return [_cells(row) for row in (rows if table == "parameters" else self.tables[table])]
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     cells = dict(row)
-    for name, found in row.items():
-        if isinstance(found, Estimate):
-            cells[name] = found.value if found.identified else None
-            cells |= {f"{name}_low": found.low, f"{name}_high": found.high, f"{name}_note": found.note}
+    for name, found in [(name, found) for name, found in row.items() if isinstance(found, Estimate)]:
+        cells |= {name: found.value if found.identified else None, f"{name}_note": found.note}
+        cells |= {f"{name}_low": found.low, f"{name}_high": found.high}
     return cells
 
 
 def fit_law(runs: Sequence[RunCurve], options: LawOptions) -> LawResult:
-    """Fits the law of `options.analysis` to the runs.
-
-    Raises:
-      InputError: the runs lack what the law needs; it names the column or flag, and what to do.
-    """
+    """Fits the law of `options.analysis`; an InputError names the column or flag that the runs lack, and a remedy."""
     points, unit, notes = _points(runs, options)
     parameters, tables, facts, law = (_chinchilla if options.analysis == "chinchilla" else _model_size)(points, options)
-    series = []
-    for size in np.unique(points["model_params"]):
+    series, facts = [], {"unit": unit, "points": len(points["x"])} | facts
+    for size in np.unique(points["model_params"]).tolist():
+        if size not in law:
+            notes.append(f"model of {size:g} parameters left out: all of its evaluations have one X")
+            continue
         x, loss = (points[name][points["model_params"] == size] for name in ("x", "loss"))
         line_x = np.geomspace(x.min(), x.max(), LINE_POINTS)
-        line = {"line_x": line_x, "line_loss": law(size, line_x)}
-        series.append({"model_params": float(size), "x": x, "loss": loss} | line)
-    facts = {"unit": unit, "points": len(points["x"])} | facts
+        series.append({"model_params": size, "x": x, "loss": loss, "line_x": line_x, "line_loss": law[size](line_x)})
     return LawResult(options, tuple(runs), parameters, tables, facts, series, tuple(notes))
 
 
-Found = tuple[dict[str, Estimate], dict[str, list[dict[str, Any]]], dict[str, float], Callable[..., np.ndarray]]
-"""Parameters, tables and facts of a result, and the law's L of (N, X)."""
-
-
-def _model_size(points: Points, options: LawOptions) -> Found:
+def _model_size(points: Points, options: LawOptions) -> tuple[dict, dict, dict, dict]:
+    """Returns parameters, tables and facts of a result, and of each N the law's L of X."""
     draws = {"resamples": options.resamples, "seed": options.seed}
     law = model_size.fit_model_size(points, **draws)
     if law is None:
-        raise InputError(
-            "--runs: the model-size law needs two model sizes with evaluations at different X each; add runs of another"
-        )
-    lines, number = law.lines, {float(size): model for model, size in enumerate(law.lines.model_params)}
-    models = zip(lines.model_params, lines.points, law.k, lines.slope, law.level, lines.first, lines.last, strict=True)
+        raise InputError("--runs: the law needs two model sizes with several X each; add runs of another model_params")
+    lines, sizes = law.lines, law.lines.model_params.tolist()
+    models = zip(sizes, lines.points, law.k, lines.slope, law.level, lines.first, lines.last, strict=True)
     names = ("model_params", "points", "k", "own_k", "level", "first_x", "last_x")
     tables = {
         "models": [dict(zip(names, map(float, row), strict=True)) for row in models],
@@ -115,11 +105,11 @@ def _model_size(points: Points, options: LawOptions) -> Found:
         "holdouts": model_size.holdouts(points, share=FITTED_SHARE, anchors=ANCHORS, **draws),
     }
     facts = {"r2": 1 - law.sse / lines.variation if lines.variation else math.nan, "misfit": law.misfit}
-    line = lambda size, x: law.loss(number[size], x) if size in number else np.full_like(x, np.nan)  # noqa: E731
-    return {"k_max": law.k_max, "N0": law.n0}, tables, facts, line
+    curves = {size: functools.partial(law.loss, number) for number, size in enumerate(sizes)}
+    return {"k_max": law.k_max, "N0": law.n0}, tables, facts, curves
 
 
-def _chinchilla(points: Points, options: LawOptions) -> Found:
+def _chinchilla(points: Points, options: LawOptions) -> tuple[dict, dict, dict, dict]:
     n, d, loss = points["model_params"], points["x"], points["loss"]
     if len(n) < 5:
         raise InputError(f"--runs: {len(n)} usable losses for the five parameters of the pre-training law: add runs")
@@ -128,71 +118,57 @@ def _chinchilla(points: Points, options: LawOptions) -> Found:
     budgets = np.sort(options.budgets or np.geomspace(flops.min(), flops.max(), BUDGETS)).tolist()
     sections = [chinchilla.section(law, variable, options.resamples, options.seed) for variable in "NDC"]
     tables = {"budgets": chinchilla.optima(law, budgets), "sections": [row for row in sections if row]}
-    return law.estimates(), tables, {}, lambda size, x: chinchilla.predict(law.parameters, size, x)
+    curves = {size: functools.partial(chinchilla.predict, law.parameters, size) for size in n.tolist()}
+    return law.estimates(), tables, {}, curves
 
 
 def _points(runs: Sequence[RunCurve], options: LawOptions) -> tuple[Points, str, list[str]]:
-    """The evaluations that a law can be fitted to, the unit of X, and what was left out."""
+    """Returns the evaluations that a law can be fitted to, the unit of X, and what was left out."""
     notes: list[str] = []
-    kept = _with(
-        runs, lambda run: not run.schedule, "its n changes within it, and a law needs runs of a fixed n", notes
-    )
+    kept = _with(runs, lambda run: not run.schedule, "its n changes within it: give runs of a fixed n", notes)
     remedy = "its model_params are not known: name their column by --columns=THEIRS:model_params"
     kept = _with(kept, lambda run: run.facts.model_params > 0, remedy, notes)
     column, unit = "compute", "rollouts"
-    if options.analysis != "model_size_data" or not all(_known(run, column) for run in kept):
+    if options.analysis != "model_size_data" or not all(np.any(run.columns.get(column, 0.0) > 0) for run in kept):
         column, unit = "tokens", "FLOPs" if options.analysis == "model_size" else "tokens"
-        other = ", or use --analysis=model_size_data" if unit == "FLOPs" else ""
-        remedy = f"it has no tokens: name their column by --columns=THEIRS:tokens{other}"
-        kept = _with(kept, lambda run: _known(run, "tokens"), remedy, notes)
-    low, high = options.reward_range
-    parts = []
+        remedy = "it has no tokens: name their column by --columns=THEIRS:tokens"
+        remedy += ", or use --analysis=model_size_data" if unit == "FLOPs" else ""
+        kept = _with(kept, lambda run: np.any(run.columns.get("tokens", 0.0) > 0), remedy, notes)
+    (low, high), parts = options.reward_range, []
     for number, run in enumerate(kept):
         one = np.ones(len(run.compute))
         metric = run.columns.get(options.metric, np.nan * one)
         loss = metric if options.is_loss else (high - metric) / (high - low)
         scale = chinchilla.FLOPS_PER_PARAMETER_TOKEN * run.facts.model_params if unit == "FLOPs" else 1.0
         parts.append([run.facts.model_params * one, scale * run.columns[column], loss, number * one])
-    points = dict(zip(("model_params", "x", "loss", "run"), np.concatenate(parts, axis=1), strict=True))
+    points = dict(zip(NAMES, np.concatenate(parts, axis=1), strict=True))
     points = model_size.part(points, _usable(points, options, notes))
-    return (_final(points, notes) if options.analysis == "chinchilla" else points), unit, notes
+    last = np.append(np.diff(points["run"]) > 0, True)  # of each run; a table that names no runs has one for each N
+    if options.analysis == "chinchilla" and chinchilla.distinct(points["x"][last]) >= chinchilla.FEWEST_LEVELS:
+        points = model_size.part(points, last)
+    elif options.analysis == "chinchilla" and not last.all():
+        notes.append("every evaluation is fitted: the last of each run have fewer than three token counts")
+    return points, unit, notes
 
 
 def _usable(points: Points, options: LawOptions, notes: list[str]) -> np.ndarray:
-    """[P] which points have logarithms."""
-    start, known = points["x"] == 0, np.isfinite(points["x"]) & np.isfinite(points["loss"]) & (points["x"] > 0)
-    solved, good = known & (points["loss"] <= 0), known & (points["loss"] > 0)
-    if not good.any() or (solved.any() and (options.is_loss or solved.sum() > good.sum())):
+    """Returns [P] which points have logarithms; those at X = 0, of the base model, are left out without a word."""
+    known = np.isfinite(points["x"]) & np.isfinite(points["loss"]) & (points["x"] > 0)
+    solved, unread = known & (points["loss"] <= 0), ~known & (points["x"] != 0)
+    if not known.any():
+        raise InputError(f"--metric={options.metric}: no evaluation after the start has a number in this column")
+    if solved.any() and (options.is_loss or solved.sum() > known.sum() / 2):
         remedy = "name a column of losses" if options.is_loss else "set --reward_range to what the metric can reach"
-        raise InputError(
-            f"--metric={options.metric}: {good.sum()} of {known.sum()} evaluations have a loss above 0 and so a "
-            f"logarithm, {solved.sum()} one of zero or below: {remedy}"
-        )
-    if not good.all():
-        notes.append(
-            f"{np.sum(~good)} of {len(good)} evaluations left out: {start.sum()} before training (X = 0), "
-            f"{solved.sum()} with a loss of 0, {np.sum(~good & ~start & ~solved)} without a number"
-        )
-    return good
+        count = f"{solved.sum()} of {known.sum()} evaluations have a loss of zero or below, without a logarithm"
+        raise InputError(f"--metric={options.metric}: {count}; {remedy}")
+    reasons = {"a loss of 0 has no logarithm": solved, "no number": unread}
+    notes += [f"{rows.sum()} of {len(rows)} evaluations left out: {why}" for why, rows in reasons.items() if rows.any()]
+    return known & ~solved
 
 
-def _final(points: Points, notes: list[str]) -> Points:
-    """The last evaluation of each run; all, where those have too few token counts, as in a table that names no runs."""
-    order = np.lexsort((points["x"], points["run"]))
-    last = np.sort(order[np.append(np.diff(points["run"][order]) > 0, True)])
-    if chinchilla.distinct(points["x"][last]) < chinchilla.FEWEST_LEVELS <= chinchilla.distinct(points["x"]):
-        notes.append("every evaluation is fitted, not the last of each run, which have too few token counts")
-        return points
-    return model_size.part(points, last)
-
-
-def _with(runs: Sequence[RunCurve], usable: Callable[[RunCurve], bool], why: str, notes: list[str]) -> list[RunCurve]:
+def _with(runs: Sequence[RunCurve], usable: Callable[[RunCurve], Any], why: str, notes: list[str]) -> list[RunCurve]:
     kept = [run for run in runs if usable(run)]
     if not kept:
         raise InputError(f"--runs: no run can be used for this law; of each, {why}")
     notes += [f"{run.source}: run {run.run} left out: {why}" for run in runs if not usable(run)]
     return kept
-
-
-def _known(run: RunCurve, column: str) -> bool:
-    return column in run.columns and bool(np.any(run.columns[column] > 0))

@@ -45,7 +45,7 @@ class PowerLaw:
     notes: dict[str, str]  # parameter -> why it is not identified
 
     def estimates(self) -> dict[str, Estimate]:
-        """Each parameter by its symbol, and of two terms the `exponent` with which the optimal N grows with C."""
+        """Returns each parameter by its symbol, and of two terms the `exponent` of the optimal N in C."""
         names = ("E", *LEVELS[: len(self.x)], *POWERS[: len(self.x)])
         columns = zip(names, self.parameters, self.draws.T, strict=True)
         found = {name: estimate(value, drawn, self.notes.get(name, "")) for name, value, drawn in columns}
@@ -56,7 +56,7 @@ class PowerLaw:
 
 
 def predict(parameters: np.ndarray, *x: np.ndarray | float) -> np.ndarray:
-    """L of parameters [..., 1 + 2 T] at T values x, broadcast against the leading dimensions."""
+    """Returns L by parameters [..., 1 + 2 T] at T values x, broadcast against the leading dimensions."""
     columns = np.moveaxis(np.asarray(parameters, np.float64), -1, 0)
     terms = zip(columns[1 : 1 + len(x)], columns[1 + len(x) :], x, strict=True)
     return columns[0] + sum(level / np.asarray(at, np.float64) ** power for level, power, at in terms)
@@ -76,24 +76,22 @@ def fit_power_law(*x: np.ndarray, loss: np.ndarray, resamples: int, seed: int) -
         return np.concatenate([np.exp(theta[..., :1]), np.exp(raised), theta[..., 1 + terms :]], axis=-1)
 
     theta = _search(log_x, np.log(loss), None)
-    parameters = levels(theta)
-    fitted = np.log(predict(parameters, *columns))
-    freedom = len(loss) - len(parameters)
-    count = resamples if freedom > 0 else 0
+    parameters, freedom = levels(theta), len(loss) - len(theta)
+    fitted, count = np.log(predict(parameters, *columns)), resamples if freedom > 0 else 0
     scale = np.sqrt(len(loss) / rng.chisquare(max(freedom, 1), (count, 1)))
     drawn = fitted + scale * rng.choice(np.log(loss) - fitted, (count, len(loss)))
     draws = levels(np.array([_search(log_x, row, theta) for row in drawn]).reshape(-1, len(theta)))
-    notes = _vanished(columns, draws if count else parameters[None], float(np.min(loss))) | _design(columns)
+    notes = _vanished(columns, draws if count else parameters[None], float(np.min(loss)))
+    notes |= _design(columns) if terms == 2 else {}
     return PowerLaw(columns, loss, parameters, draws, notes)
 
 
 def _search(log_x: np.ndarray, log_loss: np.ndarray, start: np.ndarray | None) -> np.ndarray:
-    """[1 + 2 T] ln E, ln A and exponents of least Huber loss: by a grid of starts, or near one to fewer digits."""
-    terms = len(log_x)
+    """Returns [1 + 2 T] ln E, ln A and exponents of least Huber loss, by a grid of starts or, roughly, by one."""
+    terms, padded = len(log_x), np.vstack([np.zeros_like(log_loss), log_x])
 
     def parts(theta: np.ndarray) -> np.ndarray:  # [1 + T, P] logarithms of E and of the terms
-        rest = theta[1 : 1 + terms, None] - theta[1 + terms :, None] * log_x
-        return np.vstack([np.full_like(log_loss, theta[0]), rest])
+        return theta[: 1 + terms, None] - np.append(0.0, theta[1 + terms :])[:, None] * padded
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         return np.logaddexp.reduce(parts(theta)) - log_loss
@@ -105,8 +103,8 @@ def _search(log_x: np.ndarray, log_loss: np.ndarray, start: np.ndarray | None) -
     low = np.array([log_loss.min() - FLAT] * (1 + terms) + [LOWEST_EXPONENT] * terms)
     high = np.array([log_loss.max()] + [log_loss.max() + FLAT] * terms + [HIGHEST_EXPONENT] * terms)
     least, middle = np.exp(log_loss.min()), np.exp(np.median(log_loss))
-    starts, digits = [start], 1e-9
-    if start is None:
+    starts, digits = [start] if start is not None else [], 1e-9
+    if not starts:
         grid = [
             np.array([np.log(share * least), *[np.log((middle - share * least) / terms)] * terms, *powers])
             for share, *powers in itertools.product(SHARES, *[EXPONENTS] * terms)
@@ -120,19 +118,19 @@ def _search(log_x: np.ndarray, log_loss: np.ndarray, start: np.ndarray | None) -
 
 
 def _design(x: np.ndarray) -> dict[str, str]:
-    """Parameter -> why the values [T, P] at which the loss was measured cannot identify it, whatever the losses."""
-    names, notes = ("model sizes", "token counts") if len(x) == 2 else ("values",), {}
-    for what, values, level, power in zip(names, x, LEVELS, POWERS, strict=False):
+    """Returns parameter -> why no losses at these values [T, P] could identify it."""
+    notes = {}
+    for what, values, level, power in zip(("model sizes", "token counts"), x, LEVELS, POWERS, strict=True):
         if (count := distinct(values)) < FEWEST_LEVELS:
             notes |= dict.fromkeys((level, power, "E"), f"too few {what} ({count}; {FEWEST_LEVELS} are needed)")
-    if not notes and len(x) == 2 and np.ptp(np.log(x[1] / x[0])) < 0.05:
+    if not notes and np.ptp(np.log(x[1] / x[0])) < 0.05:
         why = "N and D are collinear: with one ratio of tokens to parameters their terms cannot be told apart"
         notes |= dict.fromkeys((*LEVELS, *POWERS), why)
     return notes
 
 
 def _vanished(x: np.ndarray, draws: np.ndarray, lowest: float) -> dict[str, str]:
-    """Parameter -> why the losses do not identify it; a term that vanishes takes its exponent with it."""
+    """Returns parameter -> why the losses do not identify it; a term that vanishes takes its exponent with it."""
     notes = {"E": "E is not told from 0"} if np.percentile(draws[:, 0], 2.5) <= VANISHING * lowest else {}
     for term, (values, level, name) in enumerate(zip(x, LEVELS, POWERS, strict=False)):
         power = draws[:, 1 + len(x) + term]
@@ -146,12 +144,12 @@ def _vanished(x: np.ndarray, draws: np.ndarray, lowest: float) -> dict[str, str]
 
 
 def distinct(x: np.ndarray) -> int:
-    """How many values differ by more than `SAME`."""
+    """Counts the values that differ by more than `SAME`."""
     return int(len(x) > 0) + int(np.count_nonzero(np.diff(np.log(np.sort(x))) > SAME))
 
 
 def compute_optimal(parameters: np.ndarray, flops: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """N*(C) and D*(C) of least loss at C = 6 N D (arXiv 2203.15556, equation 4), by parameters [..., 5].
+    """Returns N*(C) and D*(C) of least loss at C = 6 N D (arXiv 2203.15556, equation 4), by parameters [..., 5].
 
     N* = G (C/6)^a and D* = (C/6)^(1-a) / G, with G = (alpha A / (beta B))^(1/(alpha+beta)) and a = beta/(alpha+beta).
     """
@@ -162,7 +160,7 @@ def compute_optimal(parameters: np.ndarray, flops: np.ndarray | float) -> tuple[
 
 
 def optima(law: PowerLaw, budgets: Sequence[float]) -> list[dict[str, Any]]:
-    """The allocation of each C: `flops`, `model_params`, `tokens`, `loss`; empty where the law does not identify it."""
+    """Returns the allocation of each C: `flops`, `model_params`, `tokens`, `loss`; none if it is not identified."""
     rows = []
     for flops in budgets if law.estimates()["exponent"].identified else ():
         best, drawn = (compute_optimal(parameters, flops) for parameters in (law.parameters, law.draws))
@@ -173,41 +171,29 @@ def optima(law: PowerLaw, budgets: Sequence[float]) -> list[dict[str, Any]]:
 
 
 def section(law: PowerLaw, variable: str, resamples: int, seed: int) -> dict[str, Any] | None:
-    """The law of one variable; None below four values of it.
+    """Fits the law of one variable, beside the exponent that the law of two terms expects; None below four values.
 
-    `N` is fitted at the largest D of each N, `D` at the largest N, `C` to the losses that no lower C undercuts. `alpha`
-    and `E` are estimates, `expected` is the exponent of the law of two terms along these points; `forecast` is the loss
-    at the largest x from the smaller ones, NaN below five values, and `measured` what it is.
+    `N` is fitted at the largest D of each N, `D` at the largest N, `C` to the losses that no lower C undercuts.
     """
     (n, d), loss = law.x, law.loss
-    every = {"N": n, "D": d, "C": FLOPS_PER_PARAMETER_TOKEN * n * d}[variable]
-    rows = _chosen(n, d, loss, every, variable)
-    rows = rows[np.argsort(every[rows], kind="stable")]
-    x, measured = every[rows], loss[rows]
-    if distinct(x) < 4:
-        return None
-    fit = fit_power_law(x, loss=measured, resamples=resamples, seed=seed).estimates()
-    alpha, beta = (math.nan if name in law.notes else law.parameters[3 + i] for i, name in enumerate(POWERS))
-    largest, forecast = x >= x.max() * (1 - SAME), math.nan
-    at = float(x[largest].mean())
-    if distinct(x) > 4:
-        smaller = fit_power_law(x[~largest], loss=measured[~largest], resamples=0, seed=seed)
-        forecast = float(predict(smaller.parameters, at))
-    return {
-        "variable": variable, "points": len(x), "alpha": fit["alpha"], "E": fit["E"],
-        "expected": float({"N": alpha, "D": beta, "C": alpha * beta / (alpha + beta)}[variable]),
-        "largest": at, "measured": float(measured[largest].mean()), "forecast": forecast,
-    }  # fmt: skip
-
-
-def _chosen(n: np.ndarray, d: np.ndarray, loss: np.ndarray, x: np.ndarray, variable: str) -> np.ndarray:
-    """Numbers of the points that the law of a variable is fitted to (see `section`)."""
+    x = {"N": n, "D": d, "C": FLOPS_PER_PARAMETER_TOKEN * n * d}[variable]
+    rows = np.flatnonzero(n == n.max())
     if variable == "N":
-        return np.flatnonzero(d >= np.array([d[n == size].max() for size in n]) * (1 - SAME))
-    if variable == "D":
-        return np.flatnonzero(n == n.max())
-    order = np.argsort(x, kind="stable")
-    budget = np.append(0, np.cumsum(np.diff(np.log(x[order])) > SAME))
-    order = order[np.lexsort((loss[order], budget))]
-    before = np.minimum.accumulate(np.append(np.inf, loss[order]))[:-1]
-    return order[loss[order] < before]
+        rows = np.flatnonzero(d >= np.array([d[n == size].max() for size in n]) * (1 - SAME))
+    elif variable == "C":
+        order = np.argsort(x, kind="stable")
+        budget = np.append(0, np.cumsum(np.diff(np.log(x[order])) > SAME))
+        order = order[np.lexsort((loss[order], budget))]
+        rows = order[loss[order] < np.minimum.accumulate(np.append(np.inf, loss[order]))[:-1]]
+    if distinct(x[rows]) < 4:
+        return None
+    fit = fit_power_law(x[rows], loss=loss[rows], resamples=resamples, seed=seed).estimates()
+    alpha, beta = (math.nan if name in law.notes else law.parameters[3 + i] for i, name in enumerate(POWERS))
+    expected = {"N": alpha, "D": beta, "C": alpha * beta / (alpha + beta)}[variable]
+    return {
+        "variable": variable,
+        "points": len(rows),
+        "alpha": fit["alpha"],
+        "E": fit["E"],
+        "expected": float(expected),
+    }

@@ -22,7 +22,8 @@ import scipy.optimize
 import scipy.special
 
 Points = dict[str, np.ndarray]
-"""`model_params`, `x`, `loss` (above 0 each) and `run` (a number) of every evaluation, [P] each."""
+NAMES: tuple[str, ...] = ("model_params", "x", "loss", "run")
+"""What points say of every evaluation, [P] each; the first three are above 0, the run is a number."""
 
 PERCENTILES = (2.5, 97.5)
 MARGIN, CELLS = 1e3, 240
@@ -44,12 +45,12 @@ class Estimate:
 
     @property
     def identified(self) -> bool:
-        """Whether the data determine it."""
+        """Says whether the data determine it."""
         return not self.note
 
 
 def estimate(value: float, draws: np.ndarray, note: str = "") -> Estimate:
-    """A value with the 95% percentiles of its draws [R], widened to hold it; no interval without draws."""
+    """Joins a value with the 95% percentiles of its draws [R], widened to hold it; no interval without draws."""
     low, high = np.percentile(draws, PERCENTILES) if len(draws) else (math.nan, math.nan)
     return Estimate(float(value), float(np.minimum(low, value)), float(np.maximum(high, value)), note)
 
@@ -84,16 +85,16 @@ class ModelSizeLaw:
     misfit: float  # p-value of the law against free slopes, NaN where it cannot be tested
 
     def slope_draws(self, model_params: float) -> np.ndarray:
-        """[R] k(N) at any N, of every draw."""
+        """Returns [R] k(N) at any N, of every draw."""
         return self.draws[:, 0] * _share(model_params, self.draws[:, 1])
 
     def slope(self, model_params: float) -> Estimate:
-        """k(N) at any N; its interval is that of the law, which takes k(N) to have this form."""
+        """Returns k(N) at any N; its interval is that of the law, which takes k(N) to have this form."""
         value = self.k_max.value * _share(model_params, self.n0.value)
         return estimate(value, self.slope_draws(model_params), self.k_max.note if len(self.k) < 3 else "")
 
     def loss(self, model: int, x: np.ndarray | float) -> np.ndarray:
-        """L of a model, given by its number, at X > 0."""
+        """Returns L of a model, given by its number, at X > 0."""
         return np.exp(self.level[model] - self.k[model] * np.log(x))
 
 
@@ -119,7 +120,7 @@ def fit_model_size(points: Points, *, resamples: int, seed: int) -> ModelSizeLaw
 
 
 def own_lines(points: Points) -> Lines:
-    """Each model's own line; models whose points have one X have none, and are not among them."""
+    """Fits each model's own line; models whose points have one X have none, and are not among them."""
     log_x, log_loss, run = np.log(points["x"]), np.log(points["loss"]), points["run"]
     rows, residual = [], np.full_like(log_x, np.nan)
     for size in np.unique(points["model_params"]):
@@ -132,8 +133,7 @@ def own_lines(points: Points) -> Lines:
         residual[own] = y + slope * u
         rows.append((size, own.sum(), *means, u @ u, slope, x.min(), x.max(), y @ y))
     *sums, variation = np.array(rows).reshape(-1, 9).T
-    order = np.lexsort((log_x, run))
-    order = order[np.isfinite(residual[order])]
+    order = [row for row in np.lexsort((log_x, run)) if np.isfinite(residual[row])]
     same, rest = np.diff(run[order]) == 0, residual[order]
     after, before = rest[1:][same], rest[:-1][same]
     squares = (after @ after + before @ before) / 2
@@ -142,24 +142,19 @@ def own_lines(points: Points) -> Lines:
 
 
 def _share(model_params: Any, n0: Any) -> Any:
-    """k(N) / k_max, of arrays broadcast against each other."""
+    """Returns k(N) / k_max, of arrays broadcast against each other."""
     return 1.0 / (1.0 + n0 / model_params)
 
 
-def _range(lines: Lines) -> tuple[float, float]:
-    """Least and largest N0 of the search."""
-    return lines.model_params[0] / MARGIN, lines.model_params[-1] * MARGIN
-
-
 def _search(lines: Lines, slopes: np.ndarray) -> tuple[float, float]:
-    """k_max and N0 that are nearest to the slopes [M]: the best cell of a grid, then a polish within it."""
+    """Finds k_max and N0 that are nearest to the slopes [M]: the best cell of a grid, then a polish within it."""
 
     def profile(log_n0: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
         share = _share(lines.model_params, np.exp(np.asarray(log_n0))[..., None])
         k_max = share @ (lines.spread * slopes) / (share**2 @ lines.spread)
         return (slopes - k_max[..., None] * share) ** 2 @ lines.spread, k_max
 
-    grid = np.linspace(*np.log(_range(lines)), CELLS + 1)
+    grid = np.log(np.geomspace(lines.model_params[0] / MARGIN, lines.model_params[-1] * MARGIN, CELLS + 1))
     best = int(np.argmin(profile(grid)[0]))
     bracket = grid[max(best - 1, 0)], grid[min(best + 1, CELLS)]
     polished: Any = scipy.optimize.minimize_scalar(
@@ -170,7 +165,7 @@ def _search(lines: Lines, slopes: np.ndarray) -> tuple[float, float]:
 
 
 def _draws(lines: Lines, k: np.ndarray, excess: float, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """[R, 2 + M] k_max, N0 and levels of fits to lines that are drawn around the law's."""
+    """Returns [R, 2 + M] k_max, N0 and levels of fits to lines that are drawn around the law's."""
     freedom = float(lines.points.sum() - len(k) - 2)
     if freedom <= 0 or not resamples:
         return np.empty((0, 2 + len(k)))
@@ -185,10 +180,9 @@ def _draws(lines: Lines, k: np.ndarray, excess: float, resamples: int, rng: np.r
 
 
 def _estimates(lines: Lines, k_max: float, n0: float, draws: np.ndarray) -> tuple[Estimate, Estimate]:
-    """k_max and N0 with intervals, and why one of them is not identified."""
-    sizes, (lowest, highest) = lines.model_params, _range(lines)
-    k, ends = estimate(k_max, draws[:, 0]), estimate(n0, draws[:, 1])
-    open_low, open_high = ends.low <= lowest * (1 + 1e-6), ends.high >= highest * (1 - 1e-6)
+    """Returns k_max and N0 with intervals, and why one of them is not identified."""
+    sizes, k, ends = lines.model_params, estimate(k_max, draws[:, 0]), estimate(n0, draws[:, 1])
+    open_low, open_high = ends.low < sizes[0] / MARGIN * (1 + 1e-6), ends.high > sizes[-1] * MARGIN * (1 - 1e-6)
     neither = {
         "two model sizes determine two parameters and leave nothing to test them; 3 are needed": len(sizes) < 3,
         "too few points for an interval": not len(draws),
@@ -201,18 +195,18 @@ def _estimates(lines: Lines, k_max: float, n0: float, draws: np.ndarray) -> tupl
         f"N0 is more than {FAR:g} times smaller than these models: they hardly differ in slope": n0 < sizes[0] / FAR,
     }
     notes = [next((note for note, holds in found.items() if holds), "") for found in (neither, no_n0)]
-    high = (math.inf, math.inf) if open_high else (k.high, ends.high)
-    return Estimate(k_max, k.low, high[0], notes[0]), Estimate(n0, 0.0 if open_low else ends.low, high[1], notes[1])
+    k_high, high = (math.inf, math.inf) if open_high else (k.high, ends.high)
+    return Estimate(k_max, k.low, k_high, notes[0]), Estimate(n0, 0.0 if open_low else ends.low, high, notes[1])
 
 
 def crossover(k1: Any, e1: Any, k2: Any, e2: Any) -> np.ndarray:
-    """X at which two lines ln L = -k ln X + E have the same loss, exp((E2 - E1) / (k2 - k1)); NaN when parallel."""
+    """Returns X at which two lines ln L = -k ln X + E meet, exp((E2 - E1) / (k2 - k1)); NaN when parallel."""
     with np.errstate(all="ignore"):  # a crossing may lie at 0 or beyond every number
         return np.exp(np.subtract(e2, e1) / np.where(np.equal(k1, k2), np.nan, np.subtract(k2, k1)))
 
 
 def crossovers(law: ModelSizeLaw) -> list[dict[str, Any]]:
-    """The crossing of every pair of models; its interval is 0 to infinity where the slopes are not told apart."""
+    """Returns the crossing of every pair of models; its interval is 0 to infinity if slopes are not told apart."""
     lines, rows = law.lines, []
     told_apart = law.n0.low > 0 and (law.k_max.low > 0 or law.k_max.high < 0)
     for i, j in itertools.combinations(range(len(law.k)), 2):
@@ -229,7 +223,7 @@ def crossovers(law: ModelSizeLaw) -> list[dict[str, Any]]:
 
 
 def holdouts(points: Points, *, share: float, anchors: int, resamples: int, seed: int) -> list[dict[str, Any]]:
-    """How well what was not fitted is predicted: the later evaluations of each model, and the largest model.
+    """Scores how well what was not fitted is predicted: the later evaluations of each model, and the largest model.
 
     The law of the first `share` of each run's evaluations predicts the others. That of all smaller models, of which
     there must be two, predicts the slope `k` of the largest; its level is the mean of ln L + k ln X over its own first
@@ -248,26 +242,23 @@ def holdouts(points: Points, *, share: float, anchors: int, resamples: int, seed
     known[_in_order(x, largest)[:anchors]] = True
     if law and (largest & ~known).any() and np.ptp(x[largest]) > 0:
         k = law.slope(float(size_of.max()))
-        level = np.mean(np.log(points["loss"][known]) + k.value * np.log(x[known]))
+        level = float(np.mean(np.log(points["loss"][known]) + k.value * np.log(x[known])))
         scores.append({"kind": "larger model"} | _score(points, (level, k.value), known, largest & ~known) | {"k": k})
     return scores
 
 
 def part(points: Points, chosen: np.ndarray) -> Points:
-    """The points that are chosen, by a mask or by their numbers."""
+    """Returns the points that are chosen, by a mask or by their numbers."""
     return {name: column[chosen] for name, column in points.items()}
 
 
 def _in_order(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Numbers of the chosen points, in order of X."""
+    """Returns the numbers of the chosen points, in order of X."""
     return np.flatnonzero(chosen)[np.argsort(x[chosen], kind="stable")]
 
 
 def _score(points: Points, line: Sequence[float], known: np.ndarray, rest: np.ndarray) -> dict[str, Any]:
-    """Mean absolute errors of a line (E, k) of one model at the points `rest` [P], drawn from those that are `known`.
-
-    `unchanged_error` is that of the prediction that the last known loss stays: a yardstick.
-    """
+    """Returns mean absolute errors at the `rest` [P] of a model, of its line (E, k) and of its last `known` loss."""
     x, loss, own = points["x"], points["loss"], known | rest
     predicted = np.exp(line[0] - line[1] * np.log(x[rest]))
     errors = {"loss_error": predicted - loss[rest], "unchanged_error": loss[known][np.argmax(x[known])] - loss[rest]}
