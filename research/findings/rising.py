@@ -45,9 +45,10 @@ def seeds_of(sweep: Sweep) -> list[int]:
 
 
 def analysed(sweep: Sweep, seeds: Sequence[int] = ()) -> SweepResult:
-    """The fitter's analysis of some seeds of a sweep; all of them if none is named."""
+    """The fitter's analysis of avg@4 of some seeds of a sweep; all of them if none is named."""
     table = sweep.table.filter(pc.field("seed").isin(list(seeds or seeds_of(sweep))))
-    return analyze(table, AnalysisOptions(), questions=False)
+    others = [name for name in table.column_names if name.startswith(("best@", "worst@"))]
+    return analyze(table.drop_columns(others), AnalysisOptions(), questions=False)
 
 
 def course(result: SweepResult) -> list[tuple[float, int]]:
@@ -91,11 +92,13 @@ def rising(gallery: Gallery, docs: pathlib.Path) -> Chapter:
     ]
     heads = ("n\\* passes", "at C", "95% interval", "epochs", "draws that have it")
     least = min(octaves_of(one) for one in alone)
+    sizes = gallery.curves(RISE)
+    whole = ", the whole grid of n" if (first, last) == (min(sizes), max(sizes)) else ""
     return Chapter(
         1,
         "n\\* rises with compute",
         "shown" if least >= LEAST else "not settled",
-        f"{octaves_of(pooled):.0f} octaves, the whole grid of n; {least:.0f} or more in each seed",
+        f"{octaves_of(pooled):.0f} octaves{whole}; {least:.0f} or more in each seed",
         len(alone),
         f"64 Hard problems, {sweep.facts.shared['problems_per_batch']} per batch, {len(seeds_of(sweep))} seeds: n\\* "
         f"goes from {first} at {start:,.0f} rollouts to {last} at {end:,.0f}, **{octaves_of(pooled):.0f} octaves in "
