@@ -1,0 +1,135 @@
+"""For a terminal: at most four lines on the data and eight of answer; and, where asked for, all that they rest on."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Sequence
+
+from isocompute_jax.fit.laws.answer import sentences as law_sentences
+from isocompute_jax.fit.report import facts
+from isocompute_jax.fit.report.tables import Shown, law_tables, shown_tables
+from isocompute_jax.fit.report.wording import TERMINAL_WIDTH, say, wrapped
+from isocompute_jax.fit.results import SweepResult
+
+MOST_DATA, MOST_ANSWER = 4, 8
+"""Lines."""
+MOST_NOTES = 2
+LEAST_ALTERNATIVES = 3
+"""Alternatives to the advised that are named, even where they take more than a line."""
+MOST_ASKED = 4
+"""Budgets with an answer of their own on the first screen; two lines each."""
+WIDEST_TABLE = 160
+
+
+def headline(result: SweepResult) -> str:
+    """What the data are, in at most four lines, and how to spend each budget, in at most eight."""
+    return "\n".join([*_data(result), *_answers(result)])
+
+
+def _data(result: SweepResult) -> list[str]:
+    known = facts.data_facts(result)
+    notes, quiet = result.data.notes, known["equal"] == "compute" and not known["beside"]
+    shape = [say("no_rise", known) if not known["rises"] else say("falls", known)]
+    # Of runs that end alike and differ in n alone there is little to say: notes come first.
+    if not quiet or any(shape) or len(notes) < MOST_NOTES:
+        shape = [say("data_varies", known), say("data_ends", known), *shape]
+    told = [say("data_size", known), say("data_reward", known), " ".join(filter(None, shape))]
+    lines = _fitted(told, MOST_DATA - bool(notes))
+    return [*lines, *_notes(notes, MOST_DATA - len(lines))]
+
+
+def _notes(notes: Sequence[str], room: int) -> list[str]:
+    """A line for each of the first notes, and how many more there are."""
+    shown = notes[: min(MOST_NOTES, room)]
+    more = f" ({say('more_notes', len(notes) - len(shown))})" if len(notes) > len(shown) else ""
+    lines = []
+    for place, note in enumerate(shown):
+        tail = more if place == len(shown) - 1 else ""
+        lines.append(_cut(note, TERMINAL_WIDTH - len(tail)) + tail)
+    return lines
+
+
+def _cut(text: str, most: int) -> str:
+    """A note on one line: without its places where these are too long."""
+    if len(text) <= most:
+        return wrapped(text)[0]
+    head = text[: text.index(": ")] + "." if ": " in text[:most] else text
+    return head if len(head) <= most else f"{head[: most - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _answers(result: SweepResult) -> list[str]:
+    if len(result.asked) > 1:
+        return _several(result)
+    known = facts.answer_facts(result, result.asked[0])
+    ranges = facts.range_facts(result.ranges) if known["rises"] and known["curves"] else []
+    told = [say("choice", known), say("verdict", known), say("expect", known)]
+    if not known["curves"]:
+        told += [say("best_row", known), say("no_forecast", known)]
+    elif known["rises"]:
+        texts = [say("instead", known, most) for most in range(facts.MOST_ALTERNATIVES, LEAST_ALTERNATIVES - 1, -1)]
+        told.append(next((text for text in texts if len(text) <= TERMINAL_WIDTH), texts[-1]))
+    told += [say("rests", known), say("by_budget", ranges, known["unit"]), *_following(result)]
+    return _fitted(told, MOST_ANSWER)
+
+
+def _following(result: SweepResult) -> list[str]:
+    """The runs to add, and the first schedule beside the best fixed n."""
+    following = say("next_runs", [facts.next_facts(result, run) for run in result.next_runs])
+    return [following, *(say("schedule", facts.schedule_facts(result, each)) for each in result.scheduled[:1])]
+
+
+def _several(result: SweepResult) -> list[str]:
+    """Two lines for each of several budgets."""
+    told = []
+    following = [text for text in _following(result)[:1] if text]
+    most = MOST_ASKED - len(following)
+    shown = result.asked if len(result.asked) <= most else result.asked[: most - 1]
+    for answer in shown:
+        known = facts.answer_facts(result, answer)
+        told += [wrapped(say("choice_in_short", known), most=1), wrapped(say("in_short", known), first="  ", most=1)]
+    more = len(result.asked) - len(shown)
+    rest = [say("more_budgets", more)] if more else []
+    tail = list(itertools.chain.from_iterable(wrapped(text, most=2) for text in following))
+    return [*itertools.chain.from_iterable(told), *rest, *tail][:MOST_ANSWER]
+
+
+def _fitted(paragraphs: Sequence[str], most: int) -> list[str]:
+    """The paragraphs as lines; where they are more than `most`, the longest are cut, and then the last left out."""
+    told = [text for text in paragraphs if text][:most]
+    found = [wrapped(text) for text in told]
+    while sum(map(len, found)) > most:
+        longest = max(range(len(found)), key=lambda place: (len(found[place]), place))
+        found[longest] = wrapped(told[longest], most=len(found[longest]) - 1)
+    return list(itertools.chain.from_iterable(found))
+
+
+def tables(result: SweepResult) -> str:
+    """What the answer rests on, in full: every choice of each budget, curves, switches, and all notes."""
+    parts = [line for each in shown_tables(result) for line in _table(each)]
+    return "\n".join([*parts, *(line for note in result.data.notes for line in wrapped(f"- {note}"))])
+
+
+def law_text(result: object) -> tuple[str, str]:
+    """The sentences of a law, and its tables."""
+    told = [line for sentence in law_sentences(result) for line in wrapped(sentence)]  # pyright: ignore[reportArgumentType]
+    return "\n".join(told), "\n".join(line for each in law_tables(result) for line in _table(each))  # pyright: ignore
+
+
+def _table(shown: Shown) -> list[str]:
+    """A title and lines of a table; long cells are cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in shown.columns:
+        found.add_column(title, no_wrap=True)
+    for row in shown.rows:
+        found.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
+    console = Console(file=io.StringIO(), width=WIDEST_TABLE, color_system=None, legacy_windows=False)
+    with console.capture() as text:
+        console.print(found)
+    lines = [line.rstrip() for line in text.get().splitlines()]
+    return [shown.title, *(f"  {sentence}" for sentence in shown.sentences), *lines, ""]

@@ -1,0 +1,240 @@
+"""Numbers in words, and the templates: every sentence of the terminal and of the page is a macro of one file."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import html
+import math
+import pathlib
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isocompute_jax.fit.configurations import Configuration
+from isocompute_jax.records.printing import printable
+
+if TYPE_CHECKING:
+    import jinja2
+
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
+TERMINAL_WIDTH = 110
+LONGEST_NAME = 34
+"""Characters of a name in a sentence or a legend."""
+EN_DASH = "\N{EN DASH}"
+_JOINED = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+_LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def amount(compute: float) -> str:
+    """A compute to three significant figures: `12.5`, `131,000` or `5.6 million`."""
+    if not math.isfinite(compute):
+        return EN_DASH
+    for size, word in _LARGE:
+        if compute >= 0.9995 * size:
+            return f"{compute / size:.3g} {word}"
+    if compute < 100:
+        return f"{compute:z.3g}"
+    return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
+
+
+def scale(value: float | None) -> str:
+    """A count in three figures: `500M`, `1.5B`, `2.1e+19`."""
+    if value is None or not math.isfinite(value):
+        return EN_DASH
+    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if factor <= value < 1000 * factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:z.3g}"
+
+
+def figures(value: float | None) -> str:
+    """A number in three figures; a dash when there is none."""
+    return EN_DASH if value is None or not math.isfinite(value) else f"{value:z.3g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewards:
+    """How rewards of one sweep are written: with so many decimals, and as percent where their range is 0 to 100."""
+
+    decimals: int
+    percent: bool
+
+    @classmethod
+    def of(cls, reward_range: tuple[float, float], span: float) -> Rewards:
+        """Three decimals for a range of 1; more where the rewards that were measured span little."""
+        low, high = reward_range
+        needed = 3 - math.floor(math.log10(high - low)) if math.isfinite(high - low) else 3
+        if span > 0:
+            needed = max(needed, 1 - math.floor(math.log10(span)))
+        return cls(min(max(needed, 0), 6), (low, high) == (0, 100))
+
+    def value(self, reward: float) -> str:
+        """`0.427`, or `42.7%`."""
+        return f"{reward:z.{self.decimals}f}{'%' if self.percent else ''}" if math.isfinite(reward) else EN_DASH
+
+    def interval(self, ends: Sequence[float], *, like: Sequence[float] = ()) -> str:
+        """`0.40 to 0.45`: a decimal less than a reward has where these ends, or those of `like`, are far apart."""
+        low, high = ends
+        if not math.isfinite(low + high):
+            return EN_DASH
+        wide = -np.subtract(*(like or ends)) >= 2 * 10.0 ** (1 - self.decimals)
+        decimals = max(self.decimals - int(wide), 0)
+        return f"{low:z.{decimals}f} to {high:z.{decimals}f}{'%' if self.percent else ''}"
+
+    def difference(self, cost: float) -> str:
+        """`0.012`: two significant figures, and no more decimals than one beyond those of a reward."""
+        if not math.isfinite(cost):
+            return EN_DASH
+        if abs(cost) < 0.5 * 10.0 ** -(self.decimals + 1):
+            return "0"
+        decimals = min(1 - math.floor(math.log10(abs(cost))), self.decimals + 1)
+        return f"{cost:z.{max(decimals, 0)}f}"
+
+
+def short(name: str, most: int = LONGEST_NAME) -> str:
+    """A name of at most `most` characters: its middle is left out where it is too long."""
+    name = printable(name)
+    kept = most - 1
+    return name if len(name) <= most else f"{name[: kept - kept // 2]}\N{HORIZONTAL ELLIPSIS}{name[-(kept // 2) :]}"
+
+
+def listed(items: Iterable[Any], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`; with semicolons where the items have commas themselves."""
+    words = [str(item) for item in items]
+    comma = "; " if any("," in word for word in words) else ", "
+    return f" {last} ".join([comma.join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def names(configurations: Sequence[Configuration], last: str = "and", most: int = 5) -> str:
+    """`n = 32, 64 and 128`; configurations that more than n tells apart by their names; of many the first ones."""
+    found = [short(each.name) for each in configurations]
+    sizes = [re.fullmatch(r"n = (\d+)", name) for name in found]
+    rest = [f"{len(found) - most + 1} more"] if len(found) > most else []
+    found = found[: most - 1] if rest else found
+    if all(sizes) and len(found) > 1:
+        return "n = " + listed([*(name[len("n = ") :] for name in found), *rest], last)
+    return listed([*found, *rest], last)
+
+
+def cell(value: Any) -> str:
+    """The text of a table's cell: floats to four significant figures, a dash for what is unknown."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return EN_DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:z.4g}"
+    return printable(str(value))
+
+
+def wrapped(text: str, *, first: str = "", indent: str = "  ", most: int | None = None) -> list[str]:
+    """Lines of at most `TERMINAL_WIDTH` columns, and of more than `most` none; `n = 8` stays on one line."""
+    told = printable(text, lines=True).replace(" = ", _JOINED)
+    lines = textwrap.wrap(
+        told, TERMINAL_WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, max_lines=most,
+        placeholder=" \N{HORIZONTAL ELLIPSIS}",
+    )  # fmt: skip
+    return [line.replace(_JOINED, " = ") for line in lines]
+
+
+class Html(str):
+    """Text that is HTML already: templates put it in as it is, where plain text is escaped."""
+
+    def __html__(self) -> str:
+        """The protocol by which template engines recognise it."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of the page that another room writes; text with `__html__` is put in as it is, the rest is escaped."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()  # explanation
+    figure: pathlib.Path | None = None  # an .svg or .png, which is put into the page itself
+    alt: str = ""  # what the figure shows, for those who cannot see it
+    how_to_read: str = ""  # the figure's caption
+    findings: tuple[str, ...] = ()  # sentences computed from data
+    columns: tuple[str, ...] = ()  # headings of a table under the figure; empty without one
+    rows: Sequence[Sequence[Any]] = ()  # of cells: floats to four significant figures, None as a dash, the rest as text
+
+
+def section_from(template: pathlib.Path, **values: Any) -> Section:
+    """A section whose words are the blocks of a template (`title`, `about`, `alt`, `how_to_read`, `findings`).
+
+    A block's lines are one paragraph, but for empty lines in `about`; a finding ends with a full stop at a line's end.
+
+    Args:
+      template: a file of another room.
+      values: what it may use; `figure`, `columns` and `rows` are put into the section too.
+    """
+    found = _environment(escape=False).from_string(template.read_text(encoding="utf-8"))
+    texts = {name: "".join(block(found.new_context(values))) for name, block in found.blocks.items()}
+    about = tuple(part for each in re.split(r"\n[ \t]*\n", texts.pop("about", "")) if (part := _joined(each)))
+    findings = tuple(part for each in re.split(r"(?<=\.)[ \t]*\n", texts.pop("findings", "")) if (part := _joined(each)))
+    kept = {name: values[name] for name in ("figure", "columns", "rows") if name in values}
+    said = {name: _joined(text) for name, text in texts.items() if name in ("title", "alt", "how_to_read")}
+    return Section(paragraphs=about, findings=findings, **said, **kept)
+
+
+def say(macro: str, *given: Any, template: str = "sentences.j2") -> str:
+    """What a macro of the sentences says, on one line; empty where it has nothing to say."""
+    return _joined(str(getattr(_module(template), macro)(*given)))
+
+
+def words() -> Mapping[str, Any]:
+    """Headings, labels and captions, by their names."""
+    return _module("sentences.j2").words  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a page's template; plain text in it is escaped."""
+    return _environment(escape=True).get_template(template).render(words=words(), **values)
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@functools.cache
+def _module(template: str) -> jinja2.environment.TemplateModule:
+    return _environment(escape=False).get_template(template).module
+
+
+@functools.cache
+def _environment(*, escape: bool) -> jinja2.Environment:
+    import jinja2  # reading and fitting need no templates
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=escape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    shared = (amount, cell, figures, listed, picture, unbroken)
+    found.filters.update({function.__name__: function for function in shared}, f=format)
+    found.globals.update({function.__name__: function for function in shared})
+    return found
+
+
+def unbroken(text: str) -> Html:
+    """The text, escaped unless it is HTML, with `n = 8` and `--flag=value` each kept on one line."""
+    marked = str(text) if hasattr(text, "__html__") else html.escape(str(text), quote=False)
+    marked = re.sub(r"--[a-z]\w*(=[\w.,:]*\w)?", r'<span class="flag">\g<0></span>', marked)
+    return Html(marked.replace(" = ", _JOINED))
+
+
+def picture(path: pathlib.Path, alt: str) -> Html:
+    """A picture as HTML, so that the page is one file: an SVG as it is, another one as data."""
+    label = html.escape(alt, quote=True)
+    if path.suffix == ".svg":
+        text = path.read_text(encoding="utf-8")
+        return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
