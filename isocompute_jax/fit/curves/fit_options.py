@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -55,9 +55,7 @@ class FitOptions:
         0.02,
         "A counts as identified when its 95% interval is no wider than +- this share of the width of --reward_range.",
     )
-    intervals: bool = option(
-        True, "Compute intervals and what rests on them; without, a fit is about ten times cheaper.", flag=None
-    )
+    intervals: bool = option(True, "Compute intervals too, which makes a fit about ten times dearer.", flag=None)
 
     def __post_init__(self) -> None:
         check(self, "--")
@@ -78,11 +76,6 @@ class FitOptions:
         """Of the range of rewards: the unit of every tolerance on rewards; 1 where the range has no end."""
         low, high = self.reward_range
         return high - low if math.isfinite(high - low) else 1.0
-
-    @property
-    def holds(self) -> bool:
-        """Whether any parameter is fixed, bounded or set."""
-        return bool(self.limits()) or self.r0 != "free"
 
     def limits(self) -> dict[str, tuple[float, float]]:
         """Parameter name -> (least, most) of everything that is fixed or bounded; a fixed one has equal ends."""
@@ -120,19 +113,14 @@ def _has(form: Form, symbol: str) -> bool:
         return False
 
 
-class Prepared(NamedTuple):
-    """K curves ready for the solver."""
-
-    problem: CurveBatch  # padded arrays
-    reference: np.ndarray  # [K] C_ref, the first compute of each window
-    windows: list[tuple[float, float]]  # per curve, compute of its first and last usable evaluation
-    first: np.ndarray  # [K, Q] where the grid of starts begins
-    last: np.ndarray  # [K, Q] where it ends
-
-
 def prepare(
-    compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], weight: Sequence[np.ndarray], *, options: FitOptions
-) -> Prepared:
+    compute: Sequence[np.ndarray],
+    reward: Sequence[np.ndarray],
+    weight: Sequence[np.ndarray],
+    *,
+    options: FitOptions,
+    seeds: Sequence[np.ndarray] | None = None,
+) -> tuple[CurveBatch, np.ndarray, list[list[Any]]]:
     """Pads curves to one shape and sets their bounds.
 
     Args:
@@ -140,30 +128,54 @@ def prepare(
       reward: per curve [P_i].
       weight: per curve [P_i], 0 for points that are not fitted; scaled here to a mean of 1.
       options: form, bounds and window.
+      seeds: per curve [P_i] labels of the runs, each of which gets a level; None for one run each.
+
+    Returns:
+      The K curves, of several runs one after the other; [K, 2] compute of each one's first and last usable evaluation,
+      of which the first is C_ref, the unit of its x; and per curve the labels of its runs in order.
     """
     form, count = FORMS[options.form], len(compute)
     width = padded_points(max(len(c) for c in compute))
     x, y, root_weight = np.zeros((3, count, width))
-    windows = [_window(c, options) for c in compute]
+    link = np.ones((count, width))
+    windows = np.array([_window(c, options) for c in compute])
     levels = np.tile(np.repeat(np.array([options.reward_range]), 2, axis=0).ravel(), (count, 1))
     boxes = np.zeros((4, count, len(form.shape)))
+    labels, names = [], []
     for k, (c, r, w) in enumerate(zip(compute, reward, weight, strict=True)):
         start, end = windows[k]
         inside = w * (((c >= start) & (c <= end)) | ((c == 0) & form.at_zero))
-        keep = inside > 0  # points that do not count are dropped, so that neighbours in the arrays are neighbours
-        size = np.count_nonzero(keep)
+        keep = np.flatnonzero(inside > 0)  # what does not count is dropped, so that neighbours stand side by side
+        named = np.zeros(len(c), int) if seeds is None else np.asarray(seeds[k])
+        name, label = np.unique(named[keep], return_inverse=True)
+        order = np.argsort(label, kind="stable")
+        keep, label = keep[order], label[order]
+        names.append(name.tolist())
+        size = len(keep)
         with np.errstate(divide="ignore"):  # ln 0 = -inf marks the base model
             x[k, :size] = np.log(c[keep] / start)
         y[k, :size] = r[keep]
         root_weight[k, :size] = np.sqrt(inside[keep] / inside[keep].mean()) if size else 0.0
+        link[k, :size] = np.diff(label, prepend=-1) == 0
+        labels.append(label)
         span = math.log(end / start)
         boxes[:, k] = (*form.box(span), *form.grid(span))
         if options.r0 == "first":
             levels[k, :2] = np.clip(r[0], *options.reward_range)
-    reference = np.array([window[0] for window in windows])
-    _hold(options, form, levels, boxes[0], boxes[1], reference)
-    problem = CurveBatch(x, y, root_weight, np.zeros(count), levels, boxes[0], boxes[1])
-    return Prepared(problem, reference, windows, boxes[2], boxes[3])
+    _hold(options, form, levels, boxes[0], boxes[1], windows[:, 0])
+    runs = _run_columns(labels, width)
+    return CurveBatch(x, y, root_weight, np.zeros(count), link, runs, levels, *boxes), windows, names
+
+
+def _run_columns(labels: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """[K, width, L] for each run but the last of a curve: 1 at its points and -1 at the last run's."""
+    most = max((int(label.max(initial=0)) for label in labels), default=0)
+    columns = np.zeros((len(labels), width, 1 << (most - 1).bit_length() if most else 0))
+    for found, label in zip(columns, labels, strict=True):
+        last = int(label.max(initial=0))
+        for run in range(last):
+            found[: len(label), run] = (label == run) * 1.0 - (label == last)
+    return columns
 
 
 def padded_points(size: int) -> int:

@@ -34,21 +34,31 @@ Bounds = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
-    """A share that climbs: 1 / (1 + exp(-z)), or 1 - exp(-z) where it `saturates`, with z = rate (u - place).
+class Form:
+    """One form of curve. Its share climbs as 1 / (1 + exp(-z)), or 1 - exp(-z) if it `saturates`; z = rate (u - place).
 
     `theta` holds (place, ln rate), the logarithm of the place where u is compute; without a `place`, (ln rate,) alone.
     """
 
+    name: FormName  # what flags and summaries call it
+    equation: str  # for people
+    curve: Callable[..., np.ndarray]  # (compute, **params) -> reward, in the parameters' own units
+    # (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power
+    shape: tuple[tuple[str, int], ...]
+    box: Callable[[float], Bounds]  # span = ln(last / first compute) -> bounds of theta ([Q], [Q])
+    grid: Callable[[float], Bounds]  # span -> where the search starts ([Q], [Q]): inside the box, around the data
+    at_zero: bool = True  # whether the curve has a value at C = 0 (the base model)
     of_compute: bool = False  # u = exp(x), compute in units of C_ref, rather than x
-    saturates: bool = False  # which of the two
+    saturates: bool = False  # which of the two shares
     has_place: bool = True  # whether theta has a place; z = rate u otherwise
 
-    def __call__(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """[..., P] share at x [P], in NumPy."""
-        return self.with_slopes(theta, x)[0]
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Names of the parameters, in the order of the coordinates (low, high, *theta)."""
+        levels = ("floor", "asymptote") if self.at_zero else ("scale", "asymptote")
+        return (*levels, *(name for name, _ in self.shape))
 
-    def with_slopes(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def share(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """[..., P] share and [..., P, Q] its derivative in theta [..., Q], at x [..., P], in NumPy."""
         theta, x = np.asarray(theta, np.float64)[..., None, :], np.asarray(x, np.float64)
         u = np.exp(x) if self.of_compute else x
@@ -67,36 +77,10 @@ class Share:
         reached = reached & np.ones_like(z, bool)
         return np.where(reached, share, 0.0), np.where(reached[..., None], np.stack(slopes, axis=-1), 0.0)
 
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """One form of curve."""
-
-    name: FormName  # what flags and summaries call it
-    equation: str  # for people
-    curve: Callable[..., np.ndarray]  # (compute, **params) -> reward, in the parameters' own units
-    # (name, power of C_ref) of each shape parameter: its value is exp(theta) C_ref^power
-    shape: tuple[tuple[str, int], ...]
-    share: Share  # (theta [Q], x [P]) -> [P], climbing in x; at most 1
-    box: Callable[[float], Bounds]  # span = ln(last / first compute) -> bounds of theta ([Q], [Q])
-    grid: Callable[[float], Bounds]  # span -> where the search starts ([Q], [Q]): inside the box, around the data
-    at_zero: bool  # whether the curve has a value at C = 0 (the base model)
-
-    @property
-    def params(self) -> tuple[str, ...]:
-        """Names of the parameters, in the order of the coordinates (low, high, *theta)."""
-        levels = ("floor", "asymptote") if self.at_zero else ("scale", "asymptote")
-        return (*levels, *(name for name, _ in self.shape))
-
-    def values(self, low: float, high: float, theta: np.ndarray, reference: float) -> dict[str, float]:
-        """The parameters in their own units from the coordinates of the search."""
-        found = self.parameters(np.array([low, high, *theta]), reference)
-        return {name: float(value) for name, value in found.items()}
-
-    def parameters(self, at: np.ndarray, reference: float) -> dict[str, np.ndarray]:
-        """Parameters, each [...], of many curves from their coordinates `at` [..., Q + 2] (low, high, *theta)."""
-        low, high, *theta = np.moveaxis(at, -1, 0)
-        shape = {name: np.exp(t) * reference**p for (name, p), t in zip(self.shape, theta, strict=True)}
+    def values(self, at: np.ndarray, reference: float) -> dict[str, float]:
+        """The parameters in their own units from the coordinates of the search, `at` [Q + 2] (low, high, *theta)."""
+        low, high, *theta = map(float, at)
+        shape = {name: float(np.exp(t)) * reference**p for (name, p), t in zip(self.shape, theta, strict=True)}
         if self.at_zero:
             return {"floor": low, "asymptote": high, **shape}
         return {"scale": (high - low) * reference ** shape["exponent"], "asymptote": high, **shape}
@@ -141,40 +125,39 @@ HILL = Form(
     equation="R = R0 + (A - R0) / (1 + (C_mid / C)^B)",
     curve=hill,
     shape=(("midpoint", 1), ("steepness", 0)),
-    share=Share(),  # z = B (x - ln C_mid)
     box=lambda span: _box((-MARGIN, span + MARGIN), _STEEPNESS),
     grid=lambda span: _box((-1.0, span + 2.5), (np.log(0.25), np.log(6.0))),
-    at_zero=True,
 )
 LOGISTIC = Form(
     name="logistic",
     equation="R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))",
     curve=logistic,
     shape=(("midpoint", 1), ("rate", -1)),
-    share=Share(of_compute=True),  # z = k (C - C_mid)
     box=lambda span: _box((-MARGIN, span + MARGIN), (-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-1.0, span + 1.0), (-span - 1.0, 2.0)),
-    at_zero=True,
+    of_compute=True,
 )
 EXPSAT = Form(
     name="expsat",
     equation="R = A - (A - R0) exp(-k C)",
     curve=expsat,
     shape=(("rate", -1),),
-    share=Share(of_compute=True, saturates=True, has_place=False),  # z = k C
     box=lambda span: _box((-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-span - 2.0, 1.0)),
-    at_zero=True,
+    of_compute=True,
+    saturates=True,
+    has_place=False,
 )
 POWER = Form(
     name="power",
     equation="R = A - D C^-B",
     curve=power,
     shape=(("exponent", 0),),
-    share=Share(saturates=True, has_place=False),  # z = B x, 0 at C_ref, so that `low` is the reward there
     box=lambda span: _box(_EXPONENT),
     grid=lambda span: _box((np.log(0.03), np.log(5.0))),
-    at_zero=False,
+    at_zero=False,  # z = B x is 0 at C_ref, so that `low` is the reward there
+    saturates=True,
+    has_place=False,
 )
 
 FORMS: dict[FormName, Form] = {form.name: form for form in (HILL, LOGISTIC, EXPSAT, POWER)}

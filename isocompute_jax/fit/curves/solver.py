@@ -1,11 +1,12 @@
 """A batched Levenberg-Marquardt for rising curves under AR(1) noise, in float64.
 
-A rising curve is y = low + (high - low) share(theta, x) with a share that climbs. Given the shape theta, the best
-`low` and `high` follow in closed form (variable projection: Golub and Pereyra 1973), so the search runs over theta
-alone; the Jacobian is taken by differentiating through that closed form. A coarse grid gives the starts.
+A rising curve is y = low + (high - low) share(theta, x) + levels with a share that climbs; the levels of several runs
+of one curve sum to zero. Given the shape theta, the best `low`, `high` and levels follow in closed form (variable
+projection: Golub and Pereyra 1973), so the search runs over theta alone; the Jacobian is taken by differentiating
+through that closed form. A coarse grid gives the starts.
 
 Two programs are compiled, one for a grid and one for searches, each for `BATCH` of them side by side. What tells the
-forms apart is data to these programs (see `forms.Share`), so all forms, and any number of curves, use the same two.
+forms apart is data to these programs (see `forms.Form`), so all forms, and any number of curves, use the same two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.curves.forms import Share
+from isocompute_jax.fit.curves.forms import Form
 
 Array = Any
 """NumPy outside of the compiled functions, JAX inside."""
@@ -52,60 +53,51 @@ class CurveBatch(NamedTuple):
     y: Array  # [K, P]
     root_weight: Array  # [K, P] square root of each point's weight; 0 on padding, which comes last
     rho: Array  # [K] correlation of neighbouring residuals: generalised least squares under AR(1) noise
+    link: Array  # [K, P] 1 where the point before is a neighbour, 0 at the first point of a run
+    runs: Array  # [K, P, L] a column for each level of a run less that of the last run; zeros pad it, L = 0 for one run
     levels: Array  # [K, 4] bounds of low (0, 1) and of high (2, 3); equal ones fix a level, infinite ones leave it free
     lower: Array  # [K, Q] bounds of theta
     upper: Array  # [K, Q]; equal bounds fix a parameter
+    first: Array  # [K, Q] where the grid of starts begins; inside the bounds or not
+    last: Array  # [K, Q] where it ends
 
 
-class RisingFit(NamedTuple):
-    """The best curve of each of K problems."""
-
-    low: np.ndarray  # [K]
-    high: np.ndarray  # [K]
-    theta: np.ndarray  # [K, Q] shape
-    sse: np.ndarray  # [K] sum of squares
-    converged: np.ndarray  # [K] bool
+Kind = tuple[Array, Array, Array]
+"""What tells forms apart, bool [K] each: theta[0] is the logarithm of the place; the share saturates; low <= high."""
+Search = dict[str, Array]
+"""Where a search stands (see `_begin`)."""
 
 
-class _Kind(NamedTuple):
-    """What tells the forms apart, per curve; bool [K] each."""
-
-    log_place: Array  # theta[0] is the logarithm of the place
-    saturates: Array  # the share is 1 - exp(-z)
-    ordered: Array  # low <= high is imposed
-
-
-class _Search(NamedTuple):
-    """Where a search stands: the best theta so far with its sum of squares and slopes, and the next one to try."""
-
-    theta: Array  # [2]
-    low: Array
-    high: Array
-    sse: Array  # infinite before the first try
-    gradient: Array  # [2] J^T r
-    normal: Array  # [2, 2] J^T J
-    candidate: Array  # [2]
-    damping: Array
-    steps: Array  # tries so far
-    converged: Array
-
-
-def decorrelate(values: Array, rho: Array) -> Array:
+def decorrelate(values: Array, rho: Array, link: Array) -> Array:
     """[..., P] without the AR(1) correlation `rho` of neighbours: r_1 sqrt(1 - rho^2), then r_t - rho r_{t-1}.
 
-    NumPy arrays give NumPy's, JAX's give JAX's.
+    Every run begins anew where `link` [..., P] is 0. NumPy arrays give NumPy's, JAX's give JAX's.
     """
     numpy = np if isinstance(values, np.ndarray) else jnp
-    first = numpy.sqrt(1.0 - rho**2) * values[..., :1]
-    return numpy.concatenate([first, values[..., 1:] - rho * values[..., :-1]], axis=-1)
+    before = numpy.concatenate([numpy.zeros_like(values[..., :1]), values[..., :-1]], axis=-1)
+    return numpy.where(link > 0, values - rho * before, numpy.sqrt(1.0 - rho**2) * values)
 
 
-def whiten(values: jax.Array, root_weight: jax.Array, rho: jax.Array) -> jax.Array:
-    """Scales residual-like `values` [P] by their weight and removes the AR(1) correlation of neighbours.
+def whiten(values: Array, root_weight: Array, rho: Array, link: Array) -> Array:
+    """Scales residual-like `values` [..., P] by their weight and removes the AR(1) correlation of neighbours.
 
-    (w r)_1 sqrt(1 - rho^2), then (w r)_t - rho (w r)_{t-1}: independent with equal variance when w r is AR(1).
+    They are independent with equal variance when the weighted residuals are AR(1).
     """
-    return jnp.where(root_weight > 0, decorrelate(root_weight * values, rho), 0.0)
+    numpy = np if isinstance(values, np.ndarray) else jnp
+    return numpy.where(root_weight > 0, decorrelate(root_weight * values, rho, link), 0.0)
+
+
+def run_basis(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
+    """[K, P, L] orthonormal columns that span the whitened levels of the runs, and [K, L, L] their Gram matrices."""
+    runs = np.asarray(problem.runs, np.float64)
+    if not runs.shape[2]:
+        return runs, np.zeros((len(runs), 0, 0))
+    weight, rho, link = (np.asarray(a, np.float64) for a in (problem.root_weight, problem.rho, problem.link))
+    white = whiten(runs.swapaxes(1, 2), weight[:, None], rho[:, None, None], link[:, None])
+    gram = white @ white.swapaxes(1, 2)
+    unused = np.diagonal(gram, axis1=1, axis2=2) == 0
+    gram = gram + np.eye(gram.shape[1]) * unused[:, None, :]
+    return np.linalg.solve(np.linalg.cholesky(gram), white).swapaxes(1, 2), gram
 
 
 def project(
@@ -113,10 +105,16 @@ def project(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
 
+    `problem.runs` are orthonormal columns here (`run_basis`), whose span is taken out of everything.
+
     They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
     minimum breaks a bound the answer lies on an edge of the feasible region, each a one-dimensional problem.
     """
-    white = functools.partial(whiten, root_weight=problem.root_weight, rho=problem.rho)
+
+    def white(values: jax.Array) -> jax.Array:
+        found = whiten(values, problem.root_weight, problem.rho, problem.link)
+        return found - problem.runs @ (problem.runs.T @ found)
+
     share = jnp.where(problem.root_weight > 0, share, 0.0)
     y, ones, climbed = white(problem.y), white(jnp.ones_like(share)), white(share)
     rest = ones - climbed
@@ -153,19 +151,20 @@ def _positive(value: jax.Array) -> jax.Array:
     return jnp.where(value > _TINY, value, 1.0)
 
 
-def _share(theta: jax.Array, u: jax.Array, kind: _Kind) -> jax.Array:
-    """[P] share of any form, from theta = (place, ln rate); see `forms.Share`."""
+def _share(theta: jax.Array, u: jax.Array, kind: Kind) -> jax.Array:
+    """[P] share of any form, from theta = (place, ln rate); see `forms.Form`."""
+    log_place, saturates, _ = kind
     reached = jnp.isfinite(u)
-    place = jnp.where(kind.log_place, jnp.exp(jnp.where(kind.log_place, theta[0], 0.0)), theta[0])
+    place = jnp.where(log_place, jnp.exp(jnp.where(log_place, theta[0], 0.0)), theta[0])
     z = jnp.exp(theta[1]) * (jnp.where(reached, u, 0.0) - place)
-    tail = jnp.exp(jnp.where((z < 0) & ~kind.saturates, z, -z))  # one exponential for both, which does not overflow
-    share = jnp.where(kind.saturates, 1.0 - tail, jnp.where(z < 0, tail, 1.0) / (1.0 + tail))
+    tail = jnp.exp(jnp.where((z < 0) & ~saturates, z, -z))  # one exponential for both, which does not overflow
+    share = jnp.where(saturates, 1.0 - tail, jnp.where(z < 0, tail, 1.0) / (1.0 + tail))
     return jnp.where(reached, share, 0.0)
 
 
-def _fitted(problem: CurveBatch, kind: _Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _fitted(problem: CurveBatch, kind: Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The best low and high, and the residuals [P], at theta [2]."""
-    return project(problem, _share(theta, problem.x, kind), ordered=kind.ordered)
+    return project(problem, _share(theta, problem.x, kind), ordered=kind[2])
 
 
 def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
@@ -174,7 +173,7 @@ def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
     return jnp.stack([d * vector[0] - b * vector[1], a * vector[1] - c * vector[0]]) / (a * d - b * c)
 
 
-def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
+def _step(search: Search, problem: CurveBatch, kind: Kind) -> Search:
     """Tries one candidate, and proposes the next by Marquardt's scaled damping, cut to the box.
 
     A parameter that the gradient presses against its bound is held for the proposal. A search has converged when a step
@@ -185,16 +184,17 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
         low, high, values = _fitted(problem, kind, theta)
         return values, (low, high, values)
 
-    jacobian, (low, high, values) = jax.jacfwd(residuals, has_aux=True)(search.candidate)
+    jacobian, (low, high, values) = jax.jacfwd(residuals, has_aux=True)(search["candidate"])
     sse = values @ values
-    better, fresh = sse < search.sse, jnp.isinf(search.sse)
-    small = jnp.max(jnp.abs(search.candidate - search.theta)) <= STEP_TOLERANCE
-    settled = better & (search.sse - sse <= DECREASE_TOLERANCE * search.sse)
-    damping = jnp.where(better, jnp.maximum(search.damping * 0.1, 1e-14), search.damping * 6.0)
-    theta = jnp.where(better, search.candidate, search.theta)
-    gradient = jnp.where(better, jacobian.T @ values, search.gradient)
-    normal = jnp.where(better, jacobian.T @ jacobian, search.normal)
+    better, fresh = sse < search["sse"], jnp.isinf(search["sse"])
+    small = jnp.max(jnp.abs(search["candidate"] - search["theta"])) <= STEP_TOLERANCE
+    settled = better & (search["sse"] - sse <= DECREASE_TOLERANCE * search["sse"])
+    damping = jnp.where(better, jnp.maximum(search["damping"] * 0.1, 1e-14), search["damping"] * 6.0)
+    tried = {"theta": search["candidate"], "low": low, "high": high, "sse": sse}
+    tried |= {"gradient": jacobian.T @ values, "normal": jacobian.T @ jacobian}
+    best = {name: jnp.where(better, value, search[name]) for name, value in tried.items()}
 
+    theta, gradient, normal = best["theta"], best["gradient"], best["normal"]
     held = ((theta <= problem.lower) & (gradient >= 0)) | ((theta >= problem.upper) & (gradient <= 0))
     diagonal = jnp.diag(normal)
     scale = jnp.where(held | (diagonal <= _TINY), 1.0, diagonal)
@@ -202,52 +202,53 @@ def _step(search: _Search, problem: CurveBatch, kind: _Kind) -> _Search:
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
     converged = jnp.all(problem.lower == problem.upper) | (~fresh & (small | settled | (damping > 1e12)))
-    low, high, sse = (
-        jnp.where(better, new, old) for new, old in ((low, search.low), (high, search.high), (sse, search.sse))
-    )
-    return _Search(theta, low, high, sse, gradient, normal, candidate, damping, search.steps + 1, converged)
+    return best | {
+        "candidate": candidate, "damping": damping, "steps": search["steps"] + 1, "converged": converged
+    }  # fmt: skip
 
 
-def _begin(theta: np.ndarray) -> _Search:
+def _begin(theta: np.ndarray) -> Search:
     """N searches that have not tried anything, from `theta` [N, 2]."""
     count = len(theta)
-    return _Search(
-        theta=theta,
-        low=np.zeros(count),
-        high=np.zeros(count),
-        sse=np.full(count, np.inf),
-        gradient=np.zeros((count, 2)),
-        normal=np.zeros((count, 2, 2)),
-        candidate=theta.copy(),
-        damping=np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
-        steps=np.zeros(count, int),
-        converged=np.zeros(count, bool),
-    )
+    return {
+        "theta": theta,  # the best so far, with its levels, sum of squares and slopes
+        "low": np.zeros(count),
+        "high": np.zeros(count),
+        "sse": np.full(count, np.inf),  # infinite before the first try
+        "gradient": np.zeros((count, 2)),  # J^T r
+        "normal": np.zeros((count, 2, 2)),  # J^T J
+        "candidate": theta.copy(),  # the next to try
+        "damping": np.full(count, 1e-1),  # the first try is accepted, which divides it by ten
+        "steps": np.zeros(count, int),  # tries so far
+        "converged": np.zeros(count, bool),
+    }
 
 
-def _advance(problem: CurveBatch, kind: _Kind, search: _Search, steps: jax.Array) -> _Search:
+def _advance(problem: CurveBatch, kind: Kind, search: Search, steps: jax.Array) -> Search:
     """One search until it has converged or has done `steps` steps in all."""
     return jax.lax.while_loop(
-        lambda search: ~search.converged & (search.steps < steps), lambda search: _step(search, problem, kind), search
+        lambda search: ~search["converged"] & (search["steps"] < steps),
+        lambda search: _step(search, problem, kind),
+        search,
     )
 
 
-def _searched(curves: tuple[CurveBatch, _Kind], which: np.ndarray, start: np.ndarray) -> _Search:
+def _searched(curves: tuple[CurveBatch, Kind], which: np.ndarray, start: np.ndarray) -> Search:
     """N searches to their end, of the curves `which` [N] from `start` [N, 2]."""
     lower, upper = (values[which] for values in (curves[0].lower, curves[0].upper))
     search = _begin(np.clip(start, lower, upper))
     going = np.arange(len(which))
     for steps in ROUNDS:
         part = _in_batches(_advance, curves, which[going], _take(search, going), shared=(steps,))
-        for values, new in zip(search, part, strict=True):
-            values[going] = new
-        going = going[~part.converged]
+        for name, new in part.items():
+            search[name][going] = new
+        going = going[~part["converged"]]
         if not len(going):
             break
     return search
 
 
-def _grid(problem: CurveBatch, kind: _Kind, first: jax.Array, last: jax.Array, units: jax.Array) -> jax.Array:
+def _grid(problem: CurveBatch, kind: Kind, first: jax.Array, last: jax.Array, units: jax.Array) -> jax.Array:
     """[U] sums of squares of one curve at first + unit (last - first), for `units` [U, 2]."""
 
     def error(unit: jax.Array) -> jax.Array:
@@ -310,20 +311,9 @@ def _lowest_minima(errors: np.ndarray) -> np.ndarray:
     return found
 
 
-def repeat(problem: CurveBatch, times: int) -> CurveBatch:
-    """All curves once, then all curves again, and so on."""
-    return CurveBatch(*(np.concatenate([np.asarray(a)] * times) for a in problem))
-
-
 def fit_rising(
-    problem: CurveBatch,
-    *,
-    share: Share,
-    first: np.ndarray | None = None,
-    last: np.ndarray | None = None,
-    starts: np.ndarray | None = None,
-    ordered: bool = True,
-) -> RisingFit:
+    problem: CurveBatch, *, form: Form, starts: np.ndarray | None = None, ordered: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fits K rising curves by weighted least squares, keeping the best of several starts each.
 
     Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are. Curves are
@@ -331,52 +321,54 @@ def fit_rising(
 
     Args:
       problem: the curves and their bounds.
-      share: the shape.
-      first: [K, Q] where the grid of starts begins; inside the box or not.
-      last: [K, Q] where it ends.
-      starts: [K, S, Q] starts, in place of a grid.
+      form: the shape.
+      starts: [K, S, Q] starts, in place of the problem's grid.
       ordered: whether low <= high is imposed.
+
+    Returns:
+      [K, Q + 2] the best (low, high, *theta), [K] its sum of squares, and [K] whether the search converged.
     """
+    general = _general(problem, form, ordered)
     if starts is None:
-        starts = grid_starts(problem, np.asarray(first), np.asarray(last), share=share, ordered=ordered)
+        starts = grid_starts(problem, form=form, ordered=ordered)
     starts = np.asarray(starts, np.float64)
     count, tries, width = starts.shape
-    flat = _with_place(starts.swapaxes(0, 1).reshape(-1, width), share)
+    flat = _with_place(starts.swapaxes(0, 1).reshape(-1, width), form)
     with jax.enable_x64(True):
-        search = _searched(_general(problem, share, ordered), np.tile(np.arange(count), tries), flat)
-    low, high, theta, sse, converged = (
-        values.reshape(tries, count, *values.shape[1:])
-        for values in (search.low, search.high, search.theta, search.sse, search.converged)
-    )
+        search = _searched(general, np.tile(np.arange(count), tries), flat)
+    at = np.column_stack([search["low"], search["high"], search["theta"][:, 2 - width :]])
+    at, sse, converged = (a.reshape(tries, count, *a.shape[1:]) for a in (at, search["sse"], search["converged"]))
     best = (np.argmin(np.where(np.isfinite(sse), sse, np.inf), axis=0), np.arange(count))
-    return RisingFit(low[best], high[best], theta[best][:, 2 - width :], sse[best], converged[best])
+    return at[best], sse[best], converged[best]
 
 
-def grid_starts(problem: CurveBatch, first: np.ndarray, last: np.ndarray, *, share: Share, ordered: bool) -> np.ndarray:
-    """[K, STARTS, Q] from a grid between `first` and `last` [K, Q], cut to the box."""
+def grid_starts(problem: CurveBatch, *, form: Form, ordered: bool) -> np.ndarray:
+    """[K, STARTS, Q] from the problem's grid, cut to the box."""
+    first, last = np.asarray(problem.first), np.asarray(problem.last)
     count, width = first.shape
     cells = GRID_CELLS[width]
     axes = np.meshgrid(*(np.linspace(0.0, 1.0, n) for n in cells), indexing="ij")
     units = np.stack([axis.ravel() for axis in axes], axis=-1)
-    ends = [_with_place(np.clip(end, problem.lower, problem.upper), share) for end in (first, last)]
-    padded = np.resize(_with_place(units, share), (_MOST_CELLS, 2))
+    ends = [_with_place(np.clip(end, problem.lower, problem.upper), form) for end in (first, last)]
+    padded = np.resize(_with_place(units, form), (_MOST_CELLS, 2))
     with jax.enable_x64(True):
-        errors = _in_batches(_grid, _general(problem, share, ordered), np.arange(count), *ends, shared=(padded,))
+        errors = _in_batches(_grid, _general(problem, form, ordered), np.arange(count), *ends, shared=(padded,))
     chosen = _lowest_minima(errors[:, : len(units)].reshape(-1, *cells))
     first, last = (end[:, None, 2 - width :] for end in ends)
     return first + units[chosen] * (last - first)
 
 
-def _general(problem: CurveBatch, share: Share, ordered: bool) -> tuple[CurveBatch, _Kind]:
+def _general(problem: CurveBatch, form: Form, ordered: bool) -> tuple[CurveBatch, Kind]:
     """The problem as the compiled programs see it: u in place of x, and a theta of two with the place held at 0."""
     arrays = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
-    x = np.exp(arrays.x) if share.of_compute else arrays.x
-    flags = (share.of_compute and share.has_place, share.saturates, ordered)
-    kind = _Kind(*(np.full(len(x), flag) for flag in flags))
-    lower, upper = _with_place(arrays.lower, share), _with_place(arrays.upper, share)
-    return arrays._replace(x=x, lower=lower, upper=upper), kind
+    x = np.exp(arrays.x) if form.of_compute else arrays.x
+    flags = (form.of_compute and form.has_place, form.saturates, ordered)
+    kind = tuple(np.full(len(x), flag) for flag in flags)
+    lower, upper = _with_place(arrays.lower, form), _with_place(arrays.upper, form)
+    runs, _ = run_basis(arrays)
+    return arrays._replace(x=x, runs=runs, lower=lower, upper=upper, first=None, last=None), (kind[0], kind[1], kind[2])
 
 
-def _with_place(theta: np.ndarray, share: Share) -> np.ndarray:
-    """[N, 2] theta [N, Q] with a place of 0 where the share has none."""
-    return theta if share.has_place else np.pad(theta, ((0, 0), (1, 0)))
+def _with_place(theta: np.ndarray, form: Form) -> np.ndarray:
+    """[N, 2] theta [N, Q] with a place of 0 where the form has none."""
+    return theta if form.has_place else np.pad(theta, ((0, 0), (1, 0)))
