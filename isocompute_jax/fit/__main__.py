@@ -28,7 +28,7 @@ from isocompute_jax.fit.laws import LawOptions
 from isocompute_jax.fit.options import LEFT, AnalysisOptions
 from isocompute_jax.fit.outputs import REPORT, analyse, write_law
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.options import define_flags, described, from_flags, option
+from isocompute_jax.options import define_flags, described, from_flags, numbers, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import say
 
@@ -125,13 +125,8 @@ def law_options() -> LawOptions:
         metric=read.metric,
         eval_set=read.eval_set,
         reward_range=read.reward_range,
-        budgets=options_budgets(),
+        budgets=numbers("--budget", VALUES["budget"].value or []),
     )
-
-
-def options_budgets() -> tuple[float, ...]:
-    """The values of --budget."""
-    return tuple(VALUES["budget"].value or ())
 
 
 def _metric() -> dict[str, Any]:
@@ -162,4 +157,6 @@ def register() -> None:
 
 if __name__ == "__main__":
     register()
-    app.run(main, check=refuse_left)
+    if code := app.exit_code(lambda: refuse_left(sys.argv[1:])):
+        sys.exit(code)
+    app.run(main)

@@ -25,9 +25,9 @@ from isocompute_jax.fit.read import MemoryTable, Notes, RunCurve, memory_table, 
 from isocompute_jax.fit.results import Answer, CurveBand, SweepResult
 from isocompute_jax.records.errors import InputError
 
-GRID = 49
+GRID = 41
 """Computes of the grid inside the data, even in log C."""
-BEYOND, BEYOND_GRID = 8.0, 12
+BEYOND, BEYOND_GRID = 8.0, 8
 """How far the grid goes beyond the data, and in how many steps."""
 BEFORE = 1e-3
 """Share of the first compute at which nothing is trained yet."""
@@ -134,6 +134,7 @@ def _analysed(
         raise InputError(
             f"--budget={budgets[0]:g} pays no step of any configuration, of which the smallest takes {least:g}"
         )
+    wanted = options.next and curves and metric == options.metric
     inside = [each for each in grid if each.budget <= end * 1.001]
     rollouts = None if options.read.compute == "rollouts" else _rollouts(groups, compute[1:])
     bands = tuple(_band(group, metric, k, sweep) for k, group in enumerate(groups))
@@ -148,7 +149,7 @@ def _analysed(
         curves=bands,
         optimal=optimal_sizes(sweep, grid, end),
         switches=switch_points(sweep, grid, end, rollouts),
-        next_runs=next_runs(model, sweep, max(budgets), options.next) if options.next and curves else (),
+        next_runs=next_runs(model, sweep, max(budgets), options.next) if wanted else (),
         targets={},
         paper=paper_frontier(groups, metric, options) if curves else None,
         questions=(),

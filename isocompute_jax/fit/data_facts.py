@@ -15,8 +15,8 @@ from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import Notes
 from isocompute_jax.fit.results import DataFacts
 
-SHOWN = 0.99
-"""Share of the draws that a rise or a fall needs."""
+SHOWN = 3.0
+"""A rise or a fall is shown by draws whose mean lies at least this many of their standard deviations above 0."""
 ALIKE = 1.05
 """Runs end together when their ends differ by less than this factor."""
 
@@ -76,7 +76,7 @@ def _gain(sweep: Sweep) -> tuple[bool, tuple[float, float]]:
             continue
         peak = inside[mean[k][:, inside].mean(axis=0).argmax()]
         gained = mean[k, :, peak] - mean[k, :, 0]
-        rose = rose or bool(np.mean(gained > 0) >= SHOWN)
+        rose = rose or bool(gained.mean() > SHOWN * gained.std())
         if best is None or gained.mean() > best.mean():
             best = gained
     return rose, (math.nan, math.nan) if best is None else interval(best)
@@ -89,7 +89,8 @@ def _fell(sweep: Sweep, k: int) -> bool:
         return False
     own = sweep.draws.mean[k]
     peak = inside[own[:, inside].mean(axis=0).argmax()]
-    return bool(np.mean(own[:, inside[-1]] < own[:, peak]) >= SHOWN)
+    lost = own[:, peak] - own[:, inside[-1]]
+    return bool(lost.mean() > SHOWN * lost.std())
 
 
 def _held_out(groups: Sequence[ConfigurationRuns], metric: str) -> bool | None:

@@ -26,11 +26,13 @@ NAMES = (
     "seed_sd",
     "seed_length",
     "noise_sd",
+    "unlike",
 )
-"""Hyper-parameters; standard deviations are shares of the range, lengths are in ln C, distances in octaves of n."""
+"""Hyper-parameters; standard deviations are shares of the range, lengths are in ln C, distances in octaves of n.
+`unlike` multiplies how far the saturating curves of configurations lie apart under their prior."""
 
-PRIOR_MEDIAN = np.log([0.03, 2.0, 0.012, 2.0, 2.5, 0.012, 1.5, 0.01])
-PRIOR_SD = np.array([0.7, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6])
+PRIOR_MEDIAN = np.log([0.03, 2.0, 0.007, 2.0, 2.5, 0.012, 1.5, 0.01, 0.8])
+PRIOR_SD = np.array([0.7, 0.5, 0.8, 0.5, 0.6, 0.6, 0.6, 0.6, 0.4])
 """Log-normal priors of the hyper-parameters, in the order of `NAMES`."""
 
 

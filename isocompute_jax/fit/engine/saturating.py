@@ -36,22 +36,37 @@ NEIGHBOURS = 2.5
 ALONE = 0.1
 """Share of the variance of a departure that no neighbour has."""
 FLOOR_SD = 0.3
+TINY = 1e-8
+"""Keeps covariances regular."""
 
 
-def prior(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
-    """Mean [3 K + 1] and covariance of (gains, ln midpoints, ln steepnesses, floor)."""
+class Prior(NamedTuple):
+    """Normal prior of (gains, ln midpoints, ln steepnesses, floor) of K configurations, D = 3 K + 1."""
+
+    mean: np.ndarray  # [D]
+    common: np.ndarray  # [D, D] covariance of what all configurations share
+    apart: np.ndarray  # [D, D] of trends and departures, where the hyper-parameter `unlike` is 1
+
+    def covariance(self, hyper: np.ndarray) -> np.ndarray:
+        """[D, D] of all of it."""
+        return self.common + np.exp(2 * hyper[8]) * self.apart
+
+
+def prior(observations: Observations) -> Prior:
+    """The prior over the configurations of a sweep."""
     count = len(observations.features)
     apart = np.sqrt(((observations.features[:, None] - observations.features[None]) ** 2).sum(axis=-1))
     alike = np.asarray(matern3(jnp.asarray(apart / NEIGHBOURS))) + ALONE * np.eye(count)
     trends = observations.trends @ observations.trends.T
     span = float(np.log(np.nanmax(observations.ends) / observations.unit))
-    mean, covariance = np.zeros(3 * count + 1), np.zeros((3 * count + 1, 3 * count + 1))
+    mean, (common, unlike) = np.zeros(3 * count + 1), np.zeros((2, 3 * count + 1, 3 * count + 1))
     for i, spread in enumerate((GAIN, MIDPOINT, STEEPNESS)):
         block = slice(i * count, (i + 1) * count)
         mean[block] = spread.mean * (max(span, 1.0) if spread is MIDPOINT else 1.0)
-        covariance[block, block] = spread.common**2 + spread.trend**2 * trends + spread.own**2 * alike
-    mean[-1], covariance[-1, -1] = first_level(observations), FLOOR_SD**2
-    return mean, covariance
+        common[block, block] = spread.common**2 + TINY * np.eye(count)
+        unlike[block, block] = spread.trend**2 * trends + spread.own**2 * alike
+    mean[-1], common[-1, -1] = first_level(observations), FLOOR_SD**2
+    return Prior(mean, common, unlike)
 
 
 def first_level(observations: Observations) -> float:

@@ -22,13 +22,14 @@ from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
 from isocompute_jax.fit.engine import covariance, saturating
 from isocompute_jax.fit.engine.covariance import Places
 from isocompute_jax.fit.engine.observations import Observations, observe, place
+from isocompute_jax.fit.engine.saturating import Prior
 
 JITTER = 1e-9
 ROUNDS = 2
 """Times that the saturating form is linearised anew before the last search for hyper-parameters."""
 MOST_SEARCH_STEPS = 40
 MOST_NEWTON_STEPS = 40
-HYPER_DRAWS = 16
+HYPER_DRAWS = 8
 """Draws of the hyper-parameters, each of which stands for as many draws of the curves."""
 DRAWS = 512
 PAD = 32
@@ -48,7 +49,8 @@ class _Padded(NamedTuple):
     """What the likelihood is computed from: arrays of padded sizes, `used` marks what counts."""
 
     residual: np.ndarray  # [N] reward minus the expectation of the linearised form under its prior
-    form: np.ndarray  # [N, N] covariance of the linearised form
+    common: np.ndarray  # [N, N] covariance of the linearised form, of what all configurations share
+    apart: np.ndarray  # [N, N] and of what they do not, where `unlike` is 1
     places: Places
     overlap: np.ndarray  # [N, N]
     noise: np.ndarray  # [N] share of one evaluation's noise; 1 / count
@@ -114,13 +116,13 @@ def _fitted(
     configurations: tuple[Configuration, ...], observations: Observations, reward_range: tuple[float, float]
 ) -> SweepModel:
     """Searches the hyper-parameters under the saturating form linearised at its mode, which moves with them."""
-    mean, spread = saturating.prior(observations)
-    parameters, hyper = mean, covariance.PRIOR_MEDIAN.copy()
+    prior = saturating.prior(observations)
+    parameters, hyper = prior.mean, covariance.PRIOR_MEDIAN.copy()
     for _ in range(ROUNDS):
-        parameters = _mode(observations, hyper, mean, spread, parameters)
-        padded = _padded(observations, parameters, mean, spread)
+        parameters = _mode(observations, hyper, prior, parameters)
+        padded = _padded(observations, parameters, prior)
         hyper = _search(padded, hyper)
-    parameters = _mode(observations, hyper, mean, spread, parameters)
+    parameters = _mode(observations, hyper, prior, parameters)
     return SweepModel(
         configurations=configurations,
         observations=observations,
@@ -165,16 +167,16 @@ def _data_covariance(observations: Observations, hyper: np.ndarray) -> np.ndarra
 
 
 def _mode(
-    observations: Observations, hyper: np.ndarray, mean: np.ndarray, spread: np.ndarray, start: np.ndarray
+    observations: Observations, hyper: np.ndarray, prior: Prior, start: np.ndarray
 ) -> np.ndarray:
     """The parameters of largest posterior density given hyper-parameters, by damped Gauss-Newton steps."""
     factor = scipy.linalg.cho_factor(_data_covariance(observations, hyper), lower=True)
-    precision = np.linalg.inv(spread)
+    precision = np.linalg.inv(prior.covariance(hyper))
     log_ratio = _log_ratio(observations.compute, observations.unit)
 
     def look(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         value, slope = (np.asarray(part) for part in saturating.linearised(at, observations.owner, log_ratio))
-        residual, away = observations.reward - value, at - mean
+        residual, away = observations.reward - value, at - prior.mean
         weighted = scipy.linalg.cho_solve(factor, np.column_stack([residual, slope]))
         loss = 0.5 * (residual @ weighted[:, 0] + away @ precision @ away)
         return loss, slope.T @ weighted[:, 0] - precision @ away, slope.T @ weighted[:, 1:] + precision
@@ -196,7 +198,7 @@ def _mode(
     return parameters
 
 
-def _padded(observations: Observations, parameters: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> _Padded:
+def _padded(observations: Observations, parameters: np.ndarray, prior: Prior) -> _Padded:
     """The data under the form linearised at `parameters`."""
     log_ratio = _log_ratio(observations.compute, observations.unit)
     value, slope = (np.asarray(part) for part in saturating.linearised(parameters, observations.owner, log_ratio))
@@ -208,8 +210,9 @@ def _padded(observations: Observations, parameters: np.ndarray, mean: np.ndarray
     around = ((0, -contrasts % 8), (0, -width % 16))
     compute = np.pad(observations.contrast_compute, around)
     return _Padded(
-        residual=np.pad(observations.reward - value - slope @ (mean - parameters), rows),
-        form=np.pad(slope @ spread @ slope.T, wide),
+        residual=np.pad(observations.reward - value - slope @ (prior.mean - parameters), rows),
+        common=np.pad(slope @ prior.common @ slope.T, wide),
+        apart=np.pad(slope @ prior.apart @ slope.T, wide),
         places=Places(
             *(np.pad(part, (rows, (0, 0))[: part.ndim] if part.ndim == 1 else (rows, (0, 0))) for part in at)
         ),
@@ -234,7 +237,7 @@ def _log_density(residual: jax.Array, spread: jax.Array, used: jax.Array) -> jax
 
 def _loss(hyper: jax.Array, data: _Padded) -> jax.Array:
     """Minus the log posterior density of hyper-parameters, of the means and of the contrasts between seeds."""
-    spread = data.form + _spread(hyper, data.places, data.overlap, data.noise)
+    spread = data.common + jnp.exp(2 * hyper[8]) * data.apart + _spread(hyper, data.places, data.overlap, data.noise)
     means = _log_density(data.residual, spread, data.used)
 
     def contrast(at: jax.Array, taper: jax.Array, value: jax.Array, noise: jax.Array) -> jax.Array:
@@ -313,8 +316,7 @@ def _with_untried(model: SweepModel, untried: tuple[Configuration, ...]) -> Swee
         ends=np.concatenate([seen.ends, np.full(len(untried), np.nan)]),
         seeds=np.concatenate([seen.seeds, np.zeros(len(untried), seen.seeds.dtype)]),
     )
-    mean, _ = saturating.prior(observations)
-    parameters = mean.copy()
+    parameters = saturating.prior(observations).mean.copy()
     for i in range(3):
         parameters[i * count : i * count + tried] = model.parameters[i * tried : (i + 1) * tried]
     parameters[-1] = model.parameters[-1]
@@ -332,17 +334,17 @@ def _block(
     """Draws [K, S, P] of mean curves and of single runs under one set of hyper-parameters; shares of the range."""
     seen = model.observations
     count, width = len(model.configurations), len(compute)
-    mean, spread = saturating.prior(seen)
+    prior = saturating.prior(seen)
     data = _data_covariance(seen, hyper)
     factor = scipy.linalg.cho_factor(data, lower=True)
     seen_ratio = _log_ratio(seen.compute, seen.unit)
     value, slope = (np.asarray(part) for part in saturating.linearised(model.parameters, seen.owner, seen_ratio))
     # The posterior of the parameters under these hyper-parameters, by one Newton step from the mode.
-    precision = np.linalg.inv(spread)
+    precision = np.linalg.inv(prior.covariance(hyper))
     weighted = scipy.linalg.cho_solve(factor, np.column_stack([seen.reward - value, slope]))
     curvature = slope.T @ weighted[:, 1:] + precision
     centre = model.parameters + np.linalg.solve(
-        curvature, slope.T @ weighted[:, 0] - precision @ (model.parameters - mean)
+        curvature, slope.T @ weighted[:, 0] - precision @ (model.parameters - prior.mean)
     )
     root = np.linalg.cholesky(np.linalg.inv(curvature))
     parameters = centre + rng.normal(size=(draws, len(centre))) @ root.T

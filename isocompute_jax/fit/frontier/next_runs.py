@@ -17,6 +17,9 @@ from isocompute_jax.fit.frontier.answers import Sweep, answer
 from isocompute_jax.fit.frontier.optimal import rewards
 from isocompute_jax.fit.results import NextRun
 
+COMPUTES = 16
+"""Computes up to the budget at which configurations that were not run may stop."""
+
 LEAST_GAIN = 1e-6
 """A run that lowers the expected loss by a smaller share of the range is not proposed."""
 
@@ -34,7 +37,7 @@ def next_runs(model: SweepModel, sweep: Sweep, budget: float, count: int) -> tup
     Candidates are one more seed of every configuration, up to the budget, and the neighbours of the smallest and the
     largest n that were not run.
     """
-    wider = _with_neighbours(model, sweep)
+    wider = _with_neighbours(model, sweep, budget)
     found = answer(wider, budget)
     if found is None:
         return ()
@@ -58,7 +61,7 @@ def next_runs(model: SweepModel, sweep: Sweep, budget: float, count: int) -> tup
     return _merged(proposed)
 
 
-def _with_neighbours(model: SweepModel, sweep: Sweep) -> Sweep:
+def _with_neighbours(model: SweepModel, sweep: Sweep, budget: float) -> Sweep:
     """The sweep with half the smallest and twice the largest n, of which the model knows what their neighbours say."""
     known = [each for each in model.configurations if each.group_size]
     if not known or len({each.group_size for each in known}) < 2:
@@ -68,7 +71,9 @@ def _with_neighbours(model: SweepModel, sweep: Sweep) -> Sweep:
     untried = tuple(
         dataclasses.replace(near, name=f"n = {size}", group_size=size) for near, size in sizes if size >= 2
     )
-    draws = model.curves(sweep.draws.compute, draws=sweep.draws.mean.shape[1], untried=untried)
+    compute = sweep.draws.compute[sweep.draws.compute <= budget * 1.001]
+    compute = np.concatenate([compute[:-1][:: max(len(compute) // COMPUTES, 1)], compute[-1:]])
+    draws = model.curves(compute, draws=sweep.draws.mean.shape[1], untried=untried)
     steps = [each.rollouts_per_step or np.nan for each in untried]
     rollouts = np.isfinite(sweep.steps_at).all()
     return sweep._replace(
