@@ -5,17 +5,17 @@ A sentence has no number of its own: terminal, page and README fill the same mac
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration, spoken_rate
-from isocompute_jax.fit.report.wording import Rewards, amount, listed, names, short
-from isocompute_jax.fit.results import Answer, AnswerRange, Choice, NextRun, ScheduleResult, SweepResult
+from isocompute_jax.fit.report.wording import Rewards, amount, names, short
+from isocompute_jax.fit.results import Answer, AnswerRange, NextRun, ScheduleResult, SweepResult
 
 MATERIAL = 0.01
 """Share of the range of rewards that a verdict calls a difference."""
@@ -42,40 +42,27 @@ def unit_of(result: SweepResult) -> str:
 def data_facts(result: SweepResult) -> dict[str, Any]:
     """What is said of the data."""
     data, say = result.data, rewards_of(result)
-    every = [band.configuration for band in result.curves]
-    sizes = sorted({each.group_size for each in every if each.group_size})
+    sizes = sorted({band.configuration.group_size for band in result.curves} - {0})
     least, most = data.seeds
     kind, _, samples = result.metric.partition("@")
-    return {
-        "runs": data.runs,
-        "configurations": data.configurations,
-        "seeds": str(least) if least == most else f"{least} to {most}",
+    return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)} | {
+        "seed_count": str(least) if least == most else f"{least} to {most}",
         "one_seed": most == 1,
-        "some_one_seed": least == 1,
-        "evaluations": f"{data.evaluations:,}",
-        "evaluations_per_run": data.evaluations_per_run,
-        "curves": data.curves,
+        "evaluation_count": f"{data.evaluations:,}",
         "unit": unit_of(result),
         "data_end": amount(data.span[1]),
-        "common_end": amount(data.common_end),
+        "common_compute": amount(data.common_end),
         "metric": result.metric,
         "kind": kind if samples.isdigit() else "",
         "samples": samples,
-        "held_out": data.held_out,
-        "equal": data.equal,
         "sizes": _span(sizes),
-        "size_list": listed(sizes),
         "num_sizes": len(sizes),
         "n_varies": "group_size" in data.varies,
         "beside": [name for name in data.varies if name != "group_size"],
-        "only_scheduled": data.only_scheduled,
         "rises": data.trend == "rise",
         "gain_bound": say.difference(max(data.gain[1], 0.0)),
         "gain_unknown": not math.isfinite(data.gain[1]),
-        "fallen": names(data.fallen) if data.fallen else "",
-        "left_out_rows": data.left_out_rows,
-        "left_out_runs": data.left_out_runs,
-        "notes": data.notes,
+        "fallen_names": names(data.fallen) if data.fallen else "",
         "points": say.percent,
     }
 
@@ -85,7 +72,7 @@ def answer_facts(result: SweepResult, answer: Answer) -> dict[str, Any]:
     say, best = rewards_of(result), answer.advised
     config, data = best.configuration, data_facts(result)
     every = [band.configuration for band in result.curves]
-    sizes = {each.group_size for each in every if each.group_size}
+    sizes = {each.group_size for each in every} - {0}
     rivals = [each for each in answer.choices[1:] if each.best_share >= RIVAL] or list(answer.choices[1:2])
     not_run = [each for each in (best, *rivals) if each.stop > BEYOND * each.data_end]
     far = float(max(band.data_end for band in result.curves))
@@ -105,7 +92,6 @@ def answer_facts(result: SweepResult, answer: Answer) -> dict[str, Any]:
         "several_named": len(answer.named) > 1,
         "all_named": len(answer.named) == len(answer.choices),
         "cheapest": short(answer.cheapest.name) if answer.cheapest else "",
-        "cheapest_is_advised": answer.cheapest == config,
         "cheapest_by_steps": best.num_steps is not None,
         "rivals": names([each.configuration for each in rivals], "or", most=4) if rivals else "",
         "not_run": names([each.configuration for each in not_run], most=4) if not_run else "",
@@ -113,12 +99,10 @@ def answer_facts(result: SweepResult, answer: Answer) -> dict[str, Any]:
         "reward": say.value(best.reward),
         "interval": say.interval(best.interval95),
         "run_interval": say.interval(best.run95, like=best.interval95),
-        "regret": say.difference(answer.expected_regret),
         "alternatives": _alternatives(answer, say),
         "beyond": f"{answer.budget / far:.1f}" if answer.budget > BEYOND * far else "",
         "stop_beyond": f"{best.beyond:.1f}" if best.beyond > BEYOND else "",
         "at_largest": len(sizes) > 1 and config.group_size == max(sizes),
-        "at_smallest": len(sizes) > 1 and config.group_size == min(sizes) > 1,
         "rates": _rates(every),
         "batches": _span(sorted({each.problems_per_batch for each in every if each.problems_per_batch})),
         "best_row": _best_row(result, say),
@@ -147,17 +131,14 @@ def _alternatives(answer: Answer, say: Rewards) -> list[dict[str, str]]:
     others = sorted(answer.choices[1:], key=lambda each: each.cost)
     if len(others) > MOST_ALTERNATIVES:
         others = [*others[: MOST_ALTERNATIVES - 1], others[-1]]
-    return [_alternative(each, answer, say) for each in others]
-
-
-def _alternative(each: Choice, answer: Answer, say: Rewards) -> dict[str, str]:
-    early = each.stop < answer.budget / BEYOND
-    return {
-        "name": short(each.configuration.name),
-        "stop": amount(each.stop) if early else "",
-        "cost": say.difference(each.cost),
-        "cost95": say.interval(each.cost95),
-    }
+    return [
+        {
+            "name": short(each.configuration.name),
+            "stop": amount(each.stop) if each.stop < answer.budget / BEYOND else "",
+            "cost": say.difference(each.cost),
+        }
+        for each in others
+    ]
 
 
 def _best_row(result: SweepResult, say: Rewards) -> dict[str, str] | None:
@@ -197,8 +178,6 @@ def next_facts(result: SweepResult, run: NextRun) -> dict[str, Any]:
         "cost": amount(run.cost),
         "before": say.difference(run.regret_before),
         "after": say.difference(run.regret_after),
-        "unit": unit_of(result),
-        "metric": result.metric,
     }
 
 
@@ -210,12 +189,10 @@ def schedule_facts(result: SweepResult, found: ScheduleResult) -> dict[str, Any]
         "seeds": len(found.seeds),
         "compute": amount(found.compute),
         "reward": say.value(found.reward),
-        "interval": say.interval(found.interval95),
         "fixed": short(found.best_fixed.name),
         "difference": say.difference(abs(found.difference)),
         "above": found.difference >= 0,
         "difference95": say.interval(found.difference95),
-        "unit": unit_of(result),
         "metric": result.metric,
     }
 
@@ -227,10 +204,5 @@ def budgets_of(result: SweepResult) -> list[Answer]:
 
 
 def in_order(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """By n, then by B_problem, then by name with the numbers in it as numbers."""
-
-    def key(each: Configuration) -> tuple[int, int, list[tuple[str, float]]]:
-        parts = re.findall(r"(\D*)(\d*\.?\d*)", each.name)
-        return each.group_size, each.problems_per_batch, [(text, float(number or 0)) for text, number in parts]
-
-    return sorted(configurations, key=key)
+    """By n, B_problem and learning rate, then by name."""
+    return sorted(configurations, key=lambda e: (e.group_size, e.problems_per_batch, e.learning_rate, e.name))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Sequence
 
+from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.laws.answer import sentences as law_sentences
 from isocompute_jax.fit.report import facts
-from isocompute_jax.fit.report.tables import Shown, law_tables, shown_tables
-from isocompute_jax.fit.report.wording import TERMINAL_WIDTH, say, wrapped
+from isocompute_jax.fit.report.tables import every_table, law_tables
+from isocompute_jax.fit.report.wording import TERMINAL_WIDTH, Section, say, wrapped
 from isocompute_jax.fit.results import SweepResult
 
 MOST_DATA, MOST_ANSWER = 4, 8
@@ -19,7 +19,6 @@ LEAST_ALTERNATIVES = 3
 """Alternatives to the advised that are named, even where they take more than a line."""
 MOST_ASKED = 4
 """Budgets with an answer of their own on the first screen; two lines each."""
-WIDEST_TABLE = 160
 
 
 def headline(result: SweepResult) -> str:
@@ -41,7 +40,7 @@ def _data(result: SweepResult) -> list[str]:
 
 def _notes(notes: Sequence[str], room: int) -> list[str]:
     """A line for each of the first notes, and how many more there are."""
-    shown = notes[: min(MOST_NOTES, room)]
+    shown = list(notes)[: min(MOST_NOTES, room)]
     more = f" ({say('more_notes', len(notes) - len(shown))})" if len(notes) > len(shown) else ""
     lines = []
     for place, note in enumerate(shown):
@@ -106,30 +105,20 @@ def _fitted(paragraphs: Sequence[str], most: int) -> list[str]:
 
 def tables(result: SweepResult) -> str:
     """What the answer rests on, in full: every choice of each budget, curves, switches, and all notes."""
-    parts = [line for each in shown_tables(result) for line in _table(each)]
-    return "\n".join([*parts, *(line for note in result.data.notes for line in wrapped(f"- {note}"))])
+    notes = [line for note in result.data.notes for line in wrapped(f"- {note}")]
+    return "\n".join([*(line for each in every_table(result) for line in _table(each)), *notes])
 
 
-def law_text(result: object) -> tuple[str, str]:
+def law_text(result: LawResult) -> tuple[str, str]:
     """The sentences of a law, and its tables."""
-    told = [line for sentence in law_sentences(result) for line in wrapped(sentence)]  # pyright: ignore[reportArgumentType]
-    return "\n".join(told), "\n".join(line for each in law_tables(result) for line in _table(each))  # pyright: ignore
+    told = [line for sentence in law_sentences(result) for line in wrapped(sentence)]
+    return "\n".join(told), "\n".join(line for each in law_tables(result) for line in _table(each))
 
 
-def _table(shown: Shown) -> list[str]:
-    """A title and lines of a table; long cells are cut."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    found = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in shown.columns:
-        found.add_column(title, no_wrap=True)
-    for row in shown.rows:
-        found.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
-    console = Console(file=io.StringIO(), width=WIDEST_TABLE, color_system=None, legacy_windows=False)
-    with console.capture() as text:
-        console.print(found)
-    lines = [line.rstrip() for line in text.get().splitlines()]
-    return [shown.title, *(f"  {sentence}" for sentence in shown.sentences), *lines, ""]
+def _table(section: Section) -> list[str]:
+    """A title, what it is about, and aligned columns."""
+    rows = [section.columns, *(list(map(str, row)) for row in section.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    about = [line for paragraph in section.paragraphs for line in wrapped(paragraph)]
+    return [section.title, *about, lines[0], "-" * min(sum(widths) + 2 * len(widths) - 2, 160), *lines[1:], ""]

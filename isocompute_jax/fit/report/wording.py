@@ -6,15 +6,16 @@ import base64
 import dataclasses
 import functools
 import html
+import importlib.metadata
 import math
 import pathlib
+import platform
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from isocompute_jax import __version__
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.records.printing import printable
 
@@ -82,7 +83,8 @@ class Rewards:
         low, high = ends
         if not math.isfinite(low + high):
             return EN_DASH
-        wide = -np.subtract(*(like or ends)) >= 2 * 10.0 ** (1 - self.decimals)
+        first, last = like or ends
+        wide = last - first >= 2 * 10.0 ** (1 - self.decimals)
         decimals = max(self.decimals - int(wide), 0)
         return f"{low:z.{decimals}f} to {high:z.{decimals}f}{'%' if self.percent else ''}"
 
@@ -165,18 +167,16 @@ class Section:
 
 
 def section_from(template: pathlib.Path, **values: Any) -> Section:
-    """A section whose words are the blocks of a template (`title`, `about`, `alt`, `how_to_read`, `findings`).
+    """A section whose words are the blocks of a template, which is given `values`: `title`, `about`, `findings`, ...
 
-    A block's lines are one paragraph, but for empty lines in `about`; a finding ends with a full stop at a line's end.
-
-    Args:
-      template: a file of another room.
-      values: what it may use; `figure`, `columns` and `rows` are put into the section too.
+    Paragraphs of `about` have an empty line between them; a finding ends with a full stop at the end of a line.
     """
     found = _environment(escape=False).from_string(template.read_text(encoding="utf-8"))
     texts = {name: "".join(block(found.new_context(values))) for name, block in found.blocks.items()}
-    about = tuple(part for each in re.split(r"\n[ \t]*\n", texts.pop("about", "")) if (part := _joined(each)))
-    findings = tuple(part for each in re.split(r"(?<=\.)[ \t]*\n", texts.pop("findings", "")) if (part := _joined(each)))
+    about, findings = (
+        tuple(part for each in re.split(between, texts.pop(name, "")) if (part := _joined(each)))
+        for name, between in (("about", r"\n[ \t]*\n"), ("findings", r"(?<=\.)[ \t]*\n"))
+    )
     kept = {name: values[name] for name in ("figure", "columns", "rows") if name in values}
     said = {name: _joined(text) for name, text in texts.items() if name in ("title", "alt", "how_to_read")}
     return Section(paragraphs=about, findings=findings, **said, **kept)
@@ -238,3 +238,9 @@ def picture(path: pathlib.Path, alt: str) -> Html:
         return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
+
+
+def versions() -> dict[str, str]:
+    """Of this package, Python and the libraries that compute."""
+    found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
+    return {"isocompute_jax": __version__, "python": platform.python_version(), **found}

@@ -50,11 +50,11 @@ class Kind:
 
 KINDS = {
     "six": Kind(),
-    "two": Kind(sizes=(8, 64), notes=("3 of 51 rows were left out because the reward is not a number: a.csv:7; a.csv:9.",)),
+    "two": Kind(sizes=(8, 64), notes=("3 of 51 rows were left out as without a number: a.csv:7; a.csv:9.",)),
     "thirty": Kind(batches=(2, 8, 32, 128, 512), seeds=3),
     "one_seed": Kind(seeds=1, spread=0.02),
     "falls": Kind(falls=True),
-    "noisy": Kind(spread=0.03, notes=tuple(f"{i + 2} of 31 runs were left out, cause {i}: {'x' * 120}." for i in range(5))),
+    "noisy": Kind(spread=0.03, notes=tuple(f"{i} of 31 runs were left out, why {i}: {'x' * 120}." for i in range(2, 7))),
     "flat": Kind(rise=0.0),
     "end_points": Kind(evaluations=1, spread=0.02),
     "percent": Kind(width=100.0),
@@ -115,7 +115,9 @@ def rich() -> SweepResult:
     series = [line | {"name": name, "high": high + 0 * budgets} for name, high in (("easy", 0.3), ("hard", 0.4))]
     numbers = {"compute": END, "group_sizes": (4, 8)}
     rows = [{"train_set": name, "group_size": 8, "reward": 0.2, "reward_95": (0.1, 0.3)} for name in ("easy", "hard")]
-    question = QuestionResult("by_set", "", "open", numbers, ("train_set", "group_size", "reward"), rows, series)
+    question = QuestionResult(
+        "by_set", "", "open", numbers, ("train_set", "group_size", "reward"), tuple(rows), tuple(series)
+    )
     scheduled = ScheduleResult(
         "n: 4 to 64", (0, 1), END, 0.43, (0.41, 0.45), first, 0.004, (-0.01, 0.02),
         ((np.geomspace(2e3, END, 9), np.linspace(0.1, 0.43, 9)),),
