@@ -122,11 +122,12 @@ def _binned(series: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> _Binn
 
 
 def _edges(compute: np.ndarray) -> np.ndarray:
-    """First computes of the clusters of sorted computes, of which neighbours differ by more than `SAME_COMPUTE`."""
-    if not len(compute):
-        return compute
-    starts = np.concatenate([[True], np.diff(np.log(compute)) > SAME_COMPUTE])
-    return compute[starts] * (1 - 1e-9)
+    """First computes, a little lowered, of groups of sorted computes that lie within `SAME_COMPUTE` of their first."""
+    starts: list[float] = []
+    for value in compute.tolist():
+        if not starts or value > starts[-1] * (1 + SAME_COMPUTE):
+            starts.append(value)
+    return np.array(starts) * (1 - 1e-9)
 
 
 def _weighted_mean(binned: _Binned) -> np.ndarray:
