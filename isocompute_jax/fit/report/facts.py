@@ -36,7 +36,7 @@ def rewards_of(result: SweepResult) -> Rewards:
 
 def unit_of(result: SweepResult) -> str:
     """What compute is counted in."""
-    return UNITS.get(result.options.read.compute, result.options.read.compute)
+    return UNITS[result.options.read.compute]
 
 
 def data_facts(result: SweepResult) -> dict[str, Any]:

@@ -142,8 +142,7 @@ def page_data(result: SweepResult) -> str:
     budgets = [answer.budget for answer in facts.budgets_of(result)]
     asked = [budgets.index(answer.budget) for answer in result.asked]
     measures = {result.metric: result, **result.targets}
-    kept = ("chart", "evaluation", "seed", "budget", "metric", "axis", "logarithmic", "linear", "dot", "band", "advised",
-            "beyond", "one_run")  # fmt: skip
+    kept = ("chart", "evaluation", "seed", "budget", "metric", "axis", "logarithmic", "linear")
     content = {
         "unit": facts.unit_of(result),
         "label": say("compute_label", facts.data_facts(result)),
@@ -154,10 +153,17 @@ def page_data(result: SweepResult) -> str:
         "start": asked[0],
         "asked": asked,
         "metrics": {name: _measure(found, budgets) for name, found in measures.items()},
+        "signs": [[kind, words()[name]] for kind, name in _signs(result)],
         "schedules": _schedules(result),
         "batches": [f"B = {b}" for b in sorted({band.configuration.problems_per_batch for band in result.curves})],
     }
     return json.dumps(plain(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _signs(result: SweepResult) -> list[tuple[str, str]]:
+    """What the legend says besides colours: kind of mark, and name of its word."""
+    found = [("dot", "dot"), *([("shade", "band")] if result.data.curves else [])]
+    return [*found, *([("thick", "advised")] if result.data.curves and result.data.trend == "rise" else [])]
 
 
 def _measure(result: SweepResult, budgets: Sequence[float]) -> dict[str, Any]:

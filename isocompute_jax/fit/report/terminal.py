@@ -83,7 +83,7 @@ def _several(result: SweepResult) -> list[str]:
     told = []
     following = [text for text in _following(result)[:1] if text]
     most = MOST_ASKED - len(following)
-    shown = result.asked if len(result.asked) <= most else result.asked[: most - 1]
+    shown = list(result.asked if len(result.asked) <= most else result.asked[: most - 1])
     for answer in shown:
         known = facts.answer_facts(result, answer)
         told += [wrapped(say("choice_in_short", known), most=1), wrapped(say("in_short", known), first="  ", most=1)]

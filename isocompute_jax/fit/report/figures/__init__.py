@@ -16,8 +16,25 @@ from matplotlib.patches import Patch
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.figures.style import (
-    DASHED, GREY, INK, PALE, PALETTE, QUIET, SCHEDULED, colours, in_style, labels, legend, log_axis, multiples, panels,
-    picked, save_figure, shades, size_axis,
+    DASHED,
+    DOTTED,
+    GREY,
+    INK,
+    PALE,
+    PALETTE,
+    QUIET,
+    SCHEDULED,
+    colours,
+    in_style,
+    labels,
+    legend,
+    log_axis,
+    multiples,
+    panels,
+    picked,
+    save_figure,
+    shades,
+    size_axis,
 )  # fmt: skip
 from isocompute_jax.fit.report.wording import say, scale, short, words
 from isocompute_jax.fit.results import Answer, CurveBand, SweepResult
@@ -100,12 +117,12 @@ def _dots(axes: Axes, band: CurveBand, colour: Any, *, fine: bool) -> None:
 
 
 def _band(axes: Axes, band: CurveBand, colour: Any, end: float, *, shaded: bool) -> None:
-    """The mean of the draws with its interval, dashed beyond the configuration's data."""
+    """The mean of the draws with its interval, dotted beyond the configuration's data."""
     first = min((compute[compute > 0].min() for compute, _ in band.points if (compute > 0).any()), default=0.0)
     inside = (band.compute >= 0.999 * first) & (band.compute <= 1.001 * band.data_end)
     beyond = (band.compute >= 0.999 * band.compute[inside].max(initial=0.0)) & (band.compute <= 1.001 * end)
-    for part, stroke in ((inside, {}), (beyond, {"linestyle": DASHED})):
-        axes.plot(band.compute[part], band.mean[part], color=colour, linewidth=1.2, **stroke)
+    axes.plot(band.compute[inside], band.mean[inside], color=colour, linewidth=1.2)
+    axes.plot(band.compute[beyond], band.mean[beyond], color=colour, linewidth=1.2, linestyle=DOTTED)
     if shaded:
         part = inside | beyond
         axes.fill_between(band.compute[part], band.low[part], band.high[part], color=colour, alpha=0.18, linewidth=0)

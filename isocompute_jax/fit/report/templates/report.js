@@ -85,7 +85,7 @@ function scales(found, width, height) {
     ...data.schedules.flatMap((each) => each.lines.flatMap((line) => line.y))];
   const bottom = Math.min(...rewards), top = Math.max(...rewards), pad = 0.05 * (top - bottom || 1);
   const box = { left: 48, right: width - 12, top: 10, bottom: height - 40 };
-  const turn = state.log ? Math.log : (x) => x, low = state.log ? first : 0, high = last * (state.log ? 1.06 : 1.01);
+  const turn = state.log ? Math.log : (x) => x, low = state.log ? Math.min(first, last / 3) : 0, high = last * (state.log ? 1.06 : 1.01);
   const x = (c) => box.left + ((turn(c) - turn(low)) / (turn(high) - turn(low))) * (box.right - box.left);
   const y = (r) => box.bottom - ((r - bottom + pad) / (top - bottom + 2 * pad)) * (box.bottom - box.top);
   const back = (pixel) => {
@@ -131,8 +131,9 @@ function draw(found) {
     mark("path", { d: `M${band.join("L")}Z`, fill: c.colour, "fill-opacity": 0.16, class: "band" }, svg);
   });
   curves.forEach((c) => {
-    const dots = trained(c).map(([x, y]) => `M${s.x(x).toFixed(1)} ${s.y(y).toFixed(1)}h.01`).join("");
-    mark("path", { d: dots, stroke: c.colour, "stroke-width": many ? 3 : 4.5, "stroke-linecap": "round", "stroke-opacity": many ? 0.35 : 0.55, class: "dots" }, svg);
+    const r = many ? 1.6 : 2.4, around = `a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
+    const dots = trained(c).map(([x, y]) => `M${(s.x(x) - r).toFixed(1)} ${s.y(y).toFixed(1)}${around}`).join("");
+    mark("path", { d: dots, fill: c.colour, "fill-opacity": many ? 0.35 : 0.5, class: "dots" }, svg);
   });
   for (const c of curves.filter((each) => each.x)) {
     const stroke = { fill: "none", stroke: c.colour, "stroke-width": many ? 1 : 1.5, "stroke-opacity": many ? 0.6 : 0.95 };
@@ -212,7 +213,7 @@ function drawBars(found) {
   const ends = found.choices.flatMap((c) => c.ends), low = Math.min(...ends), high = Math.max(...ends), pad = 0.03 * (high - low || 1);
   const x = (r) => names + 8 + ((r - low + pad) / (high - low + 2 * pad)) * (right - names - 8);
   const svg = picture(width, tall, words.chart, { height: tall, class: "bars" });
-  for (const value of ticks(low - pad, high + pad, (right - names) / 80)) {
+  for (const value of ticks(low - pad, high + pad, (right - names) / 60)) {
     mark("line", { x1: x(value), x2: x(value), y1: 0, y2: tall - 26, stroke: "#e3e6e9" }, svg);
     mark("text", { x: x(value), y: tall - 10, "text-anchor": "middle" }, svg, short(value));
   }
@@ -251,7 +252,7 @@ function legend() {
     row.append(make("span", {}, line, unbroken(name)));
   }
   for (const each of data.schedules) row.append(make("span", {}, swatch(each.colour), each.name));
-  for (const [kind, text] of [["dot", words.dot], ["shade", words.band], ["thick", words.advised]]) row.append(make("span", {}, make("i", { class: kind }), text));
+  for (const [kind, text] of data.signs) row.append(make("span", {}, make("i", { class: kind }), text));
 }
 
 function show(change) {
