@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.held_out import held_out_quarter
+from isocompute_jax.fit.options import AnalysisOptions
 from tests.fit.questions.sweeps import COMPUTE, made, rising
 
 

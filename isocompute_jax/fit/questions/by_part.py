@@ -48,9 +48,9 @@ Part = tuple[Mapping[str, Any], list[RunCurve]]
 def by_set(groups: Sequence[ConfigurationRuns], options: AnalysisOptions) -> Iterator[QuestionResult]:
     """Asks runs that were trained, or evaluated, on several sets of problems; those of each base model apart.
 
-    The verdict is `differs` where n* of a set, or of a target on one set, lies above or below that of the first in 95%
-    of the draws (a mean over budgets), `alike` where 95% of the draws have all of them within half an octave, `open`
-    else. The first set is that of the analysis.
+    The verdict is `differs` where n* of a set lies above or below that of the first, by the same metric, in 95% of the
+    draws (a mean over budgets), `alike` where 95% of the draws have all sets within half an octave, `open` else. The
+    first set is that of the analysis. By set, n* of best@k and worst@k is told beside that of the metric too.
 
     Args:
       groups: the configurations with their runs, which were read on `options.read.eval_set`.
@@ -106,8 +106,8 @@ def _compare(
     compute = common_budgets([own for _, own in grouped]) if sizes else np.empty(0)
     if not len(compute):
         return
-    rows, series, octaves, at_end = [], [], [], []
-    for (names, own), metric in itertools.product(grouped, metrics):
+    rows, series, octaves, at_end = [], [], {}, {}
+    for (place, (names, own)), metric in itertools.product(enumerate(grouped), metrics):
         model = fit_sweep(own, metric, reward_range=options.read.reward_range)
         if model is None:
             continue
@@ -117,22 +117,33 @@ def _compare(
         reward = rewards[lead, :, np.arange(len(compute))].T  # [S, P]
         key = {**names, "metric": metric} if len(metrics) > 1 else dict(names)
         rows.append(key | _row(own, metric, rewards, lead, reward))
-        octaves.append(each[best])
-        at_end.append(reward[:, -1])
+        octaves[place, metric], at_end[place, metric] = each[best].mean(axis=1), reward[:, -1]
         name = ", ".join(str(value) for value in key.values())
         series += [line(name, "reward", compute, reward)]
         if len(sizes) > 1:
             series.append(line(name, "group_size", compute, 2.0 ** each[best], 2.0 ** each[lead]))
-    if len(rows) < 2:
+    shifts = []
+    for row, (place, metric) in zip(rows, octaves, strict=True):
+        if place and (0, metric) in octaves:
+            shift, gain = octaves[place, metric] - octaves[0, metric], at_end[place, metric] - at_end[0, metric]
+            shifts.append(shift)
+            row |= _with_ends("octaves", shift) if len(sizes) > 1 else {}
+            row |= _with_ends("difference", gain)
+        if metric != metrics[0] and len(sizes) > 1 and (place, metrics[0]) in octaves:
+            row |= _with_ends("octaves_of_target", octaves[place, metric] - octaves[place, metrics[0]])
+    if not shifts:
         return
-    for row, size, reward in zip(rows[1:], octaves[1:], at_end[1:], strict=True):
-        shift, gain = (size - octaves[0]).mean(axis=1), reward - at_end[0]
-        row |= {"octaves": float(shift.mean()), "octaves_95": interval(shift)} if len(sizes) > 1 else {}
-        row |= {"difference": float(gain.mean()), "difference_95": interval(gain)}
-    numbers = {"compute": float(compute[-1]), "group_sizes": tuple(sorted(sizes)), **_verdicts(octaves)}
-    columns = tuple(key for key in rows[-1] if not key.endswith("_95"))
-    verdict = str(numbers.pop("verdict")) if len(sizes) > 1 else "open"
-    yield QuestionResult(question, part, verdict, numbers, columns, tuple(rows), tuple(series), tuple(notes))
+    alike = float(np.mean(np.abs(shifts).max(axis=0) <= ALIKE))
+    moved = any(low > 0 or high < 0 for low, high in map(interval, shifts))
+    verdict = "open" if len(sizes) < 2 else "differs" if moved else "alike" if alike >= CERTAIN else "open"
+    numbers = {"compute": float(compute[-1]), "group_sizes": tuple(sorted(sizes)), "alike": alike, "metric": metrics[0]}
+    columns = dict.fromkeys(key for row in rows for key in row if not key.endswith("_95") and row[key] != "")
+    yield QuestionResult(question, part, verdict, numbers, tuple(columns), tuple(rows), tuple(series), tuple(notes))
+
+
+def _with_ends(key: str, draws: np.ndarray) -> dict[str, Any]:
+    """The mean of some draws [S], and their interval."""
+    return {key: float(draws.mean()), f"{key}_95": interval(draws)}
 
 
 def _row(
@@ -153,15 +164,6 @@ def _row(
     if len(base):
         row |= {"base": float(base.mean()), "gain": row["reward"] - float(base.mean())}
     return row
-
-
-def _verdicts(octaves: Sequence[np.ndarray]) -> dict[str, Any]:
-    """The verdict, by log2 n* [S, P] of each part, and the shares of the draws that it rests on."""
-    shifts = np.array([(each - octaves[0]).mean(axis=1) for each in octaves[1:]])  # [parts - 1, S]
-    alike = float(np.mean(np.abs(shifts).max(axis=0) <= ALIKE))
-    low, high = np.percentile(shifts, (2.5, 97.5), axis=1)
-    verdict = "differs" if np.any((low > 0) | (high < 0)) else "alike" if alike >= CERTAIN else "open"
-    return {"verdict": verdict, "alike": alike}
 
 
 def _targets(runs: Sequence[RunCurve], metric: str) -> list[str]:

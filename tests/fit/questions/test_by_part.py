@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.configurations import group_runs
+from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions import ask, by_model, by_set
 from isocompute_jax.fit.questions.by_part import scale, short_names, train_sets
 from isocompute_jax.fit.read import ReadOptions, read_curves
@@ -47,7 +47,7 @@ def test_sets_with_one_best_n_do_not_differ(sentences):
     assert low <= 0 <= high and "above" not in sentences.said(found)
 
 
-def test_other_evaluation_sets_are_read_from_the_file(tmp_path):
+def test_other_evaluation_sets_are_read_from_the_file(tmp_path, sentences):
     """On the set `easy` a small n is best, on that of the analysis a large one; best@4 wants another n than avg@4."""
     path = tmp_path / "curves.csv"
     best = {"validation": (64, 4), "easy": (4, 4)}
@@ -69,6 +69,12 @@ def test_other_evaluation_sets_are_read_from_the_file(tmp_path):
         ("validation", "avg@4", 64), ("validation", "best@4", 4), ("easy", "avg@4", 4), ("easy", "best@4", 4),
     ]  # fmt: skip
     assert found.verdict == "differs" and found.notes == ()
+    shifts = [(row.get("octaves"), row.get("octaves_of_target")) for row in found.rows]
+    assert shifts[0] == (None, None) and shifts[1] == (None, pytest.approx(-4, abs=0.5))
+    assert shifts[2] == (pytest.approx(-4, abs=0.5), None) and shifts[3] == (pytest.approx(0, abs=0.5),) * 2
+    said = sentences.said(found)
+    assert "The best n depends on the problems. By avg@4, with easy it lies " in said
+    assert " below that with validation. With validation, n* of best@4 lies " in said
 
 
 def test_names_are_as_short_as_tells_them_apart():
