@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,9 +161,12 @@ def _best_row(result: SweepResult, say: Rewards) -> dict[str, str] | None:
 def range_facts(ranges: Sequence[AnswerRange]) -> list[dict[str, str]]:
     """Neighbouring ranges with one advised configuration as one: its name, and where it ends."""
     groups = [list(group) for _, group in itertools.groupby(ranges, key=lambda each: each.advised)]
+    called = [short(group[0].advised.name) for group in groups]
+    if all(re.fullmatch(r"n = \d+", name) for name in called):
+        called[1:] = [name.removeprefix("n = ") for name in called[1:]]
     return [
-        {"name": short(group[0].advised.name), "from": amount(group[0].start), "to": amount(group[-1].end)}
-        for group in groups
+        {"name": name, "from": amount(group[0].start), "to": amount(group[-1].end)}
+        for name, group in zip(called, groups, strict=True)
     ]
 
 

@@ -54,7 +54,7 @@ KINDS = {
     "thirty": Kind(batches=(2, 8, 32, 128, 512), seeds=3),
     "one_seed": Kind(seeds=1, spread=0.02),
     "falls": Kind(falls=True),
-    "noisy": Kind(spread=0.03, notes=tuple(f"{i} of 31 runs were left out, why {i}: {'x' * 120}." for i in range(2, 7))),
+    "noisy": Kind(spread=0.03, notes=tuple(f"{i} of 31 runs were left out, why {i}: {'x' * 99}." for i in range(2, 7))),
     "flat": Kind(rise=0.0),
     "end_points": Kind(evaluations=1, spread=0.02),
     "percent": Kind(width=100.0),
