@@ -11,51 +11,29 @@ import numpy as np
 
 from isocompute_jax.fit.curves.forms import FORMS, SYMBOLS, Form, FormName, parameter
 from isocompute_jax.fit.curves.solver import CurveBatch
-from isocompute_jax.options import check, described, named_numbers, named_pairs, number, option, pair
+from isocompute_jax.options import check
 from isocompute_jax.records.errors import InputError
 
 Loss = Literal["squares", "huber"]
 
 
-def _floor(flag: str, text: str) -> Any:
-    """`free`, `first` or a number."""
-    return text if text in ("free", "first") else number(flag, text)
-
-
-@described
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """How curves are fitted."""
+    """How curves are fitted. Parameters are named by symbol or name: `{"A": 0.61}` or `{"asymptote": 0.61}`."""
 
-    form: FormName = option("hill", "Form of all curves.", flag=None)
-    loss: Loss = option("squares", "Least squares, or Huber's loss against outliers.")
-    huber_delta: float = option(
-        0.01,
-        "Residual from which Huber's loss is linear, as a share of the width of --reward_range (of weighted residuals, "
-        "with weights).",
-    )
-    fix: Mapping[str, float] = option(
-        help="Parameters held at a value, by symbol or name: --fix=A=0.61,B=1.",
-        default_factory=dict,
-        parse=named_numbers,
-    )
-    bounds: Mapping[str, tuple[float, float]] = option(
-        help="Parameters held between two values: --bounds=A=0.5:0.9,B=0.3:3.", default_factory=dict, parse=named_pairs
-    )
-    r0: float | Literal["free", "first"] = option(
-        "free", "Floor: free, first (each curve's first reward), or a value.", parse=_floor
-    )
-    reward_range: tuple[float, float] = option(
-        (0.0, 1.0), "Range of rewards; floor and asymptote stay in it.", parse=pair
-    )
-    window: tuple[float, float] | None = option(
-        None, "Least and largest compute that is fitted: --window=1500,50000.", parse=pair
-    )
-    tolerance: float = option(
-        0.02,
-        "A counts as identified when its 95% interval is no wider than +- this share of the width of --reward_range.",
-    )
-    intervals: bool = option(True, "Compute intervals too, which makes a fit about ten times dearer.", flag=None)
+    form: FormName = "hill"  # of all curves
+    loss: Loss = "squares"  # least squares, or Huber's loss against outliers
+    # Residual from which Huber's loss is linear, as a share of the width of `reward_range` (of weighted residuals, with
+    # weights)
+    huber_delta: float = 0.01
+    fix: Mapping[str, float] = dataclasses.field(default_factory=dict)  # parameters held at a value
+    bounds: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # held between two values
+    r0: float | Literal["free", "first"] = "free"  # the floor: free, each curve's first reward, or a value
+    reward_range: tuple[float, float] = (0.0, 1.0)  # floor and asymptote stay in it
+    window: tuple[float, float] | None = None  # least and largest compute that is fitted
+    # A counts as identified when its 95% interval is no wider than +- this share of the width of `reward_range`
+    tolerance: float = 0.02
+    intervals: bool = True  # compute intervals too, which makes a fit about ten times dearer
 
     def __post_init__(self) -> None:
         check(self, "--")
@@ -99,18 +77,12 @@ class FitOptions:
         try:
             own = parameter(form, name)
         except KeyError:
-            symbols = [symbol for symbol in (*SYMBOLS, "exponent") if _has(form, symbol)]
+            symbols = [symbol for symbol, of in SYMBOLS.items() if of in form.params]
+            symbols += ["exponent"] if "exponent" in form.params else []
             raise InputError(f"--{flag}: the {form.name} form has no {name}; it has {', '.join(symbols)}") from None
         if own == "scale":
             raise InputError(f"--{flag}: {name} follows from the fit; only A and B of the power law can be held")
         return own
-
-
-def _has(form: Form, symbol: str) -> bool:
-    try:
-        return bool(parameter(form, symbol))
-    except KeyError:
-        return False
 
 
 def prepare(

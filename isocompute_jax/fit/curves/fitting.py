@@ -26,6 +26,7 @@ Doubt = Literal[
     "asymptote wide",  # its interval is wider than the tolerance
 ]
 
+NOTHING: Doubt = "no evaluations"
 FLAT = 1e-12
 """A curve that rises by less than this share of the width of the range of rewards is flat."""
 REACH = 2.0
@@ -117,7 +118,7 @@ def fit_curves(
     problem, windows, names = prepare(*chosen, options=options, seeds=labels)
     problem, at, sse, converged = solve(problem, options)
     form = FORMS[options.form]
-    levels = uncertainty.run_levels(problem, at, form=form)
+    levels = uncertainty.run_levels(problem, uncertainty.about_curve(problem, at, form=form))
     noise = ends = None
     if options.intervals:
         noise = uncertainty.noise(problem, at, form=form, width=options.width)
@@ -126,7 +127,7 @@ def fit_curves(
         fit = _record(k, problem, windows[k], at[k], float(sse[k]), bool(converged[k]), options)
         if len(levels[k]) > 1:
             fit = dataclasses.replace(fit, levels=dict(zip(names[k], levels[k].tolist(), strict=True)))
-        fits[i] = fit if noise is None or ends is None else _with_uncertainty(fit, k, windows[k], noise, ends, options)
+        fits[i] = fit if noise is None or ends is None else _with_uncertainty(fit, k, noise, ends, options)
     return fits
 
 
@@ -158,38 +159,23 @@ def solve(problem: CurveBatch, options: FitOptions) -> tuple[CurveBatch, np.ndar
 
 def residuals(problem: CurveBatch, at: np.ndarray, form: Form) -> np.ndarray:
     """[K, P] reward minus curve and level, unweighted; whatever stands on the padding is to be weighted by 0."""
-    climbed, _ = form.share(at[:, 2:], np.asarray(problem.x))
-    left = np.asarray(problem.y) - at[:, :1] - (at[:, 1] - at[:, 0])[:, None] * climbed
+    left = uncertainty.about_curve(problem, at, form=form)
+    levels = uncertainty.run_levels(problem, left)
     columns = np.asarray(problem.runs)
-    if not columns.shape[2]:
-        return left
-    levels = uncertainty.run_levels(problem, at, form=form)
-    return left - np.array([own[:, : len(each) - 1] @ each[:-1] for own, each in zip(columns, levels, strict=True)])
+    own = [each[:, : len(level) - 1] @ level[:-1] for each, level in zip(columns, levels, strict=True)]
+    return left - np.array(own)
 
 
 def failed(options: FitOptions) -> CurveFit:
     """The record of a curve with nothing to fit."""
     params = dict.fromkeys(FORMS[options.form].params, math.nan)
-    return CurveFit(
-        form=options.form,
-        params=params,
-        window=(math.nan, math.nan),
-        stderr=params,
-        interval95=dict.fromkeys(params, (math.nan, math.nan)),
-        identified=dict.fromkeys(params, False),
-        status="failed",
-        doubts=("no evaluations",),
-    )
+    nowhere = (math.nan, math.nan)
+    ends, identified = dict.fromkeys(params, nowhere), dict.fromkeys(params, False)
+    return CurveFit(options.form, params, nowhere, params, ends, identified, (), status="failed", doubts=(NOTHING,))
 
 
 def _record(
-    k: int,
-    problem: CurveBatch,
-    window: np.ndarray,
-    at: np.ndarray,
-    sse: float,
-    converged: bool,
-    options: FitOptions,
+    k: int, problem: CurveBatch, window: np.ndarray, at: np.ndarray, sse: float, converged: bool, options: FitOptions
 ) -> CurveFit:
     """The estimates of curve k and how well they fit, without what is uncertain of them."""
     form = FORMS[options.form]
@@ -201,6 +187,11 @@ def _record(
     total = float(np.sum(weight * (y - np.sum(weight * y) / np.sum(weight)) ** 2))
     levels = int(np.count_nonzero(np.any(np.asarray(problem.runs)[k] != 0, axis=0)))
     freedom = points - int(np.count_nonzero(free)) - levels
+    # Corrected by Hurvich and Tsai (1989); the noise is a parameter too. In widths of the range, whatever the unit
+    size, aicc = points - freedom + 1, math.nan
+    if points > size + 1:
+        aicc = points * math.log(max(sse / points / options.width**2, uncertainty.NO_NOISE**2))
+        aicc += 2.0 * size + 2.0 * size * (size + 1) / (points - size - 1)
     doubts: list[Doubt] = []
     if points <= len(form.params) + levels:
         doubts.append("few points")
@@ -218,7 +209,7 @@ def _record(
         num_points=points,
         sse=sse,
         r2=1.0 - sse / total if total > 0 else math.nan,
-        aicc=_aicc(points, sse / options.width**2, points - freedom + 1),
+        aicc=aicc,
         noise=math.sqrt(sse / freedom) if freedom > 0 else math.nan,
         status="warning" if doubts else "ok",
         doubts=tuple(doubts),
@@ -226,32 +217,27 @@ def _record(
 
 
 def _with_uncertainty(
-    fit: CurveFit,
-    k: int,
-    window: np.ndarray,
-    noise: uncertainty.Noise,
-    ends: tuple[np.ndarray, np.ndarray],
-    options: FitOptions,
+    fit: CurveFit, k: int, noise: uncertainty.Noise, ends: tuple[np.ndarray, np.ndarray], options: FitOptions
 ) -> CurveFit:
     """The fit with standard errors, intervals, and what of it the data identify."""
     form, known = FORMS[fit.form], noise.freedom[k] >= 1
     covariance = noise.covariance[k] if known else np.full_like(noise.covariance[k], math.nan)
-    stderr, interval95 = {}, {}
+    stderr, interval95, reference = {}, {}, fit.window[0]
     for i, (name, value) in enumerate(fit.params.items()):
         error = float(np.sqrt(np.maximum(covariance[i, i], 0.0)))
         low, high = float(ends[0][k, i]), float(ends[1][k, i])
         if i >= 2:
-            unit = float(window[0]) ** form.shape[i - 2][1]
+            unit = reference ** form.shape[i - 2][1]
             error, low, high = error * value, math.exp(low) * unit, math.exp(high) * unit
         elif name == "scale":
-            error, low, high = _scale(fit, covariance, int(noise.freedom[k]), float(window[0]))
+            error, low, high = _scale(fit, covariance, int(noise.freedom[k]), reference)
         stderr[name], interval95[name] = error, (low, high)
     fit = dataclasses.replace(fit, stderr=stderr, interval95=interval95, correlation=float(noise.correlation[k]))
     lower, upper = (bound[k].copy() for bound in uncertainty.box(noise.problem))
     for i, (_, power) in enumerate(form.shape, start=2):
-        lower[i], upper[i] = (math.exp(bound[i]) * float(window[0]) ** power for bound in (lower, upper))
+        lower[i], upper[i] = (math.exp(bound[i]) * reference**power for bound in (lower, upper))
     used = np.asarray(noise.problem.root_weight)[k] > 0
-    last = float(window[0] * np.exp(np.asarray(noise.problem.x)[k][used].max()))  # the window may extend beyond it
+    last = float(reference * np.exp(np.asarray(noise.problem.x)[k][used].max()))  # the window may extend beyond it
     rises = not noise.flat[k] > uncertainty.RISES
     doubts, identified = _identified(fit, lower, upper, options, rises=rises, last=last)
     doubts = (*fit.doubts, *(doubt for doubt in doubts if doubt not in fit.doubts))
@@ -290,27 +276,13 @@ def _identified(
         identified = {name: name in held for name in identified}
     if "asymptote" in held:
         return ["flat"] if flat else [], identified
-    doubts: list[Doubt] = ["flat"] if flat else []
+    doubts: list[Doubt] = ["flat"] if flat else [] if known else ["few points"]
     low, high = fit.interval95["asymptote"]
-    if not known:
-        doubts.append("few points")
-    else:
-        if last < REACH * fit.midpoint:
-            doubts.append("ends early")
-        if low <= lower[1] or high >= upper[1]:
-            doubts.append("asymptote at a bound")
-        elif high - low > 2 * options.tolerance * options.width:
-            doubts.append("asymptote wide")
+    if known and last < REACH * fit.midpoint:
+        doubts.append("ends early")
+    if known and (low <= lower[1] or high >= upper[1]):
+        doubts.append("asymptote at a bound")
+    elif high - low > 2 * options.tolerance * options.width:
+        doubts.append("asymptote wide")
     identified["asymptote"] = not doubts
     return doubts, identified
-
-
-def _aicc(points: int, sse: float, parameters: int) -> float:
-    """AICc (Hurvich and Tsai 1989) of Gaussian residuals; `parameters` includes the noise. NaN when too few.
-
-    `sse` is in squared widths of the range of rewards, so that it does not depend on the unit of the rewards.
-    """
-    if points <= parameters + 1:
-        return math.nan
-    fit = points * math.log(max(sse / points, uncertainty.NO_NOISE**2))
-    return fit + 2.0 * parameters + 2.0 * parameters * (parameters + 1) / (points - parameters - 1)

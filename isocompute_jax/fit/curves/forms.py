@@ -121,44 +121,28 @@ def _box(*ranges: tuple[float, float]) -> Bounds:
 
 
 HILL = Form(
-    name="hill",
-    equation="R = R0 + (A - R0) / (1 + (C_mid / C)^B)",
-    curve=hill,
-    shape=(("midpoint", 1), ("steepness", 0)),
+    "hill", "R = R0 + (A - R0) / (1 + (C_mid / C)^B)", hill, (("midpoint", 1), ("steepness", 0)),
     box=lambda span: _box((-MARGIN, span + MARGIN), _STEEPNESS),
     grid=lambda span: _box((-1.0, span + 2.5), (np.log(0.25), np.log(6.0))),
-)
+)  # fmt: skip
 LOGISTIC = Form(
-    name="logistic",
-    equation="R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))",
-    curve=logistic,
-    shape=(("midpoint", 1), ("rate", -1)),
+    "logistic", "R = R0 + (A - R0) / (1 + exp(-k (C - C_mid)))", logistic, (("midpoint", 1), ("rate", -1)),
     box=lambda span: _box((-MARGIN, span + MARGIN), (-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-1.0, span + 1.0), (-span - 1.0, 2.0)),
     of_compute=True,
-)
+)  # fmt: skip
 EXPSAT = Form(
-    name="expsat",
-    equation="R = A - (A - R0) exp(-k C)",
-    curve=expsat,
-    shape=(("rate", -1),),
+    "expsat", "R = A - (A - R0) exp(-k C)", expsat, (("rate", -1),),
     box=lambda span: _box((-span - MARGIN, MARGIN)),
     grid=lambda span: _box((-span - 2.0, 1.0)),
-    of_compute=True,
-    saturates=True,
-    has_place=False,
-)
+    of_compute=True, saturates=True, has_place=False,
+)  # fmt: skip
 POWER = Form(
-    name="power",
-    equation="R = A - D C^-B",
-    curve=power,
-    shape=(("exponent", 0),),
+    "power", "R = A - D C^-B", power, (("exponent", 0),),
     box=lambda span: _box(_EXPONENT),
     grid=lambda span: _box((np.log(0.03), np.log(5.0))),
-    at_zero=False,  # z = B x is 0 at C_ref, so that `low` is the reward there
-    saturates=True,
-    has_place=False,
-)
+    at_zero=False, saturates=True, has_place=False,  # z = B x is 0 at C_ref, so that `low` is the reward there
+)  # fmt: skip
 
 FORMS: dict[FormName, Form] = {form.name: form for form in (HILL, LOGISTIC, EXPSAT, POWER)}
 

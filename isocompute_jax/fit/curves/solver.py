@@ -68,23 +68,17 @@ Search = dict[str, Array]
 """Where a search stands (see `_begin`)."""
 
 
-def decorrelate(values: Array, rho: Array, link: Array) -> Array:
-    """[..., P] without the AR(1) correlation `rho` of neighbours: r_1 sqrt(1 - rho^2), then r_t - rho r_{t-1}.
-
-    Every run begins anew where `link` [..., P] is 0. NumPy arrays give NumPy's, JAX's give JAX's.
-    """
-    numpy = np if isinstance(values, np.ndarray) else jnp
-    before = numpy.concatenate([numpy.zeros_like(values[..., :1]), values[..., :-1]], axis=-1)
-    return numpy.where(link > 0, values - rho * before, numpy.sqrt(1.0 - rho**2) * values)
-
-
 def whiten(values: Array, root_weight: Array, rho: Array, link: Array) -> Array:
     """Scales residual-like `values` [..., P] by their weight and removes the AR(1) correlation of neighbours.
 
-    They are independent with equal variance when the weighted residuals are AR(1).
+    r_1 sqrt(1 - rho^2), then r_t - rho r_{t-1}, are independent with equal variance when the weighted residuals are
+    AR(1); every run begins anew where `link` is 0. NumPy arrays give NumPy's, JAX's give JAX's.
     """
     numpy = np if isinstance(values, np.ndarray) else jnp
-    return numpy.where(root_weight > 0, decorrelate(root_weight * values, rho, link), 0.0)
+    scaled = root_weight * values
+    before = numpy.concatenate([numpy.zeros_like(scaled[..., :1]), scaled[..., :-1]], axis=-1)
+    white = numpy.where(link > 0, scaled - rho * before, numpy.sqrt(1.0 - rho**2) * scaled)
+    return numpy.where(root_weight > 0, white, 0.0)
 
 
 def run_basis(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -100,15 +94,12 @@ def run_basis(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.solve(np.linalg.cholesky(gram), white).swapaxes(1, 2), gram
 
 
-def project(
-    problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def project(problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array) -> tuple[jax.Array, ...]:
     """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
 
-    `problem.runs` are orthonormal columns here (`run_basis`), whose span is taken out of everything.
-
-    They keep the bounds `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free
-    minimum breaks a bound the answer lies on an edge of the feasible region, each a one-dimensional problem.
+    The span of `problem.runs`, orthonormal here (`run_basis`), is taken out of everything. The levels keep the bounds
+    `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free minimum breaks a bound
+    the answer lies on an edge of the feasible region, each a one-dimensional problem.
     """
 
     def white(values: jax.Array) -> jax.Array:
@@ -162,7 +153,7 @@ def _share(theta: jax.Array, u: jax.Array, kind: Kind) -> jax.Array:
     return jnp.where(reached, share, 0.0)
 
 
-def _fitted(problem: CurveBatch, kind: Kind, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _fitted(problem: CurveBatch, kind: Kind, theta: jax.Array) -> tuple[jax.Array, ...]:
     """The best low and high, and the residuals [P], at theta [2]."""
     return project(problem, _share(theta, problem.x, kind), ordered=kind[2])
 
@@ -202,9 +193,7 @@ def _step(search: Search, problem: CurveBatch, kind: Kind) -> Search:
     move = _solve(active + damping * jnp.diag(scale), jnp.where(held, 0.0, -gradient))
     candidate = jnp.clip(theta + move, problem.lower, problem.upper)
     converged = jnp.all(problem.lower == problem.upper) | (~fresh & (small | settled | (damping > 1e12)))
-    return best | {
-        "candidate": candidate, "damping": damping, "steps": search["steps"] + 1, "converged": converged
-    }  # fmt: skip
+    return best | {"candidate": candidate, "damping": damping, "steps": search["steps"] + 1, "converged": converged}
 
 
 def _begin(theta: np.ndarray) -> Search:
@@ -276,10 +265,10 @@ def _take(tree: Any, rows: np.ndarray) -> Any:
 def _in_batches(
     function: Callable[..., Any], curves: Any, which: np.ndarray, *each: np.ndarray, shared: tuple[Any, ...] = ()
 ) -> Any:
-    """The results of `function` for N rows, `BATCH` of them in each call.
+    """The results of `function` (problem, kind, a row of each of `each`, `shared`) for N rows, `BATCH` in each call.
 
     Args:
-      function: (problem, kind, a row of each of `each`, `shared`) -> arrays.
+      function: what is computed.
       curves: problem and kind of K curves.
       which: [N] curve of each row.
       each: what each row has of its own: arrays [N, ...].

@@ -37,7 +37,7 @@ LEAST_FREEDOM = 4
 """Fewer degrees of freedom cannot tell correlation from curvature: noise is then taken as independent."""
 CONFIDENCE = 0.95
 RISES = 0.01
-"""Probability with which a flat curve may be said to rise."""
+"""Least probability of such a rise by chance; benchmarks/coverage.py counts flat curves below it."""
 NO_NOISE = 1e-9
 """Residuals are never taken as smaller than this share of the width of the range of rewards, so that noise-free data
 have intervals too."""
@@ -143,15 +143,18 @@ def noise(problem: CurveBatch, at: np.ndarray, *, form: Form, width: float = 1.0
     return Noise(many, every, sse, weight, freedom, scale, covariance, flat)
 
 
-def run_levels(problem: CurveBatch, at: np.ndarray, *, form: Form) -> list[np.ndarray]:
-    """Per curve [S] levels of its S runs at its fit under rho = 0; their sum is 0."""
-    runs, used = np.asarray(problem.runs), np.asarray(problem.root_weight) > 0
+def about_curve(problem: CurveBatch, at: np.ndarray, *, form: Form) -> np.ndarray:
+    """[K, P] reward minus curve, levels of runs included."""
     climbed, _ = form.share(at[:, 2:], np.asarray(problem.x))
-    left = np.asarray(problem.y) - at[:, :1] - (at[:, 1] - at[:, 0])[:, None] * climbed
+    return np.asarray(problem.y) - at[:, :1] - (at[:, 1] - at[:, 0])[:, None] * climbed
+
+
+def run_levels(problem: CurveBatch, left: np.ndarray) -> list[np.ndarray]:
+    """Per curve [S] levels of its S runs by residuals about the curve [K, P]; their sum is 0."""
     found = []
-    for columns, residual, mask, root in zip(runs, left, used, np.asarray(problem.root_weight), strict=True):
+    for columns, residual, root in zip(problem.runs, left, np.asarray(problem.root_weight), strict=True):
         own = columns[:, np.any(columns != 0, axis=0)]
-        levels = np.linalg.lstsq(own[mask] * root[mask, None], (residual * root)[mask], rcond=None)[0]
+        levels = np.linalg.lstsq(own * root[:, None], residual * root, rcond=None)[0]
         found.append(np.append(levels, -levels.sum()))
     return found
 
@@ -253,11 +256,7 @@ def _between(levels: np.ndarray) -> float:
 
 
 def _roots(
-    excess: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    inner: np.ndarray,
-    at_inner: np.ndarray,
-    limit: np.ndarray,
-    reach: np.ndarray,
+    excess: Callable[..., np.ndarray], inner: np.ndarray, at_inner: np.ndarray, limit: np.ndarray, reach: np.ndarray
 ) -> np.ndarray:
     """Where `excess` turns positive on the way from `inner` [N] to `limit` [N], all at once.
 

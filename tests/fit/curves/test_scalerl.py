@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.curves.diagnostics import Grid, compare_steepness, grid_fit
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
+from isocompute_jax.fit.curves.scalerl import Grid, compare_steepness, grid_fit, hold_out, log_f
 from isocompute_jax.records.errors import InputError
 
 COMPUTE = np.geomspace(1e3, 1e6, 20)
@@ -22,8 +22,9 @@ def test_log_f_is_a_line_of_slope_b_where_the_law_holds():
     same = [hill(COMPUTE, 0.1, 0.64, midpoint, steepness) for _, _, midpoint, steepness in TRUTHS]
     fits = fit_curves([COMPUTE] * 2, same)
     found = compare_steepness([COMPUTE] * 2, same, fits, use=USE, options=FitOptions())
-    assert found is not None and found.asymptote == pytest.approx(0.64, rel=1e-9)
-    for fit, x, y, truth in zip(found.fits, found.log_compute, found.log_f, TRUTHS, strict=True):
+    assert found is not None and found[0].asymptote == pytest.approx(0.64, rel=1e-9)
+    for fit, reward, truth in zip(found, same, TRUTHS, strict=True):
+        x, y = log_f(fit, COMPUTE, reward)
         slope, intercept = np.polyfit(x, y, 1)
         assert slope == pytest.approx(truth[3], rel=1e-5) == fit.params["steepness"]
         assert intercept == pytest.approx(0.0, abs=1e-3)  # F = C^B exactly
@@ -32,9 +33,8 @@ def test_log_f_is_a_line_of_slope_b_where_the_law_holds():
 def test_the_common_asymptote_is_the_mean_and_is_held():
     fits = fit_curves(*DATA)
     found = compare_steepness(*DATA, fits, use=USE, options=FitOptions())
-    assert found is not None and found.asymptote == pytest.approx(0.64)
-    assert [fit.asymptote for fit in found.fits] == [found.asymptote] * 2
-    low, high = (fit.interval95["steepness"] for fit in found.fits)
+    assert found is not None and [fit.asymptote for fit in found] == pytest.approx([0.64] * 2)
+    low, high = (fit.interval95["steepness"] for fit in found)
     assert low[1] < high[0]  # steeper stays steeper
 
 
@@ -44,7 +44,7 @@ def test_unidentified_asymptotes_do_not_enter_the_mean():
     fits = fit_curves(*DATA, use=use)
     assert [fit.identified["asymptote"] for fit in fits] == [True, False]
     found = compare_steepness(*DATA, fits, use=use, options=FitOptions())
-    assert found is not None and found.asymptote == pytest.approx(0.62, rel=1e-6)
+    assert found is not None and found[0].asymptote == pytest.approx(0.62, rel=1e-6)
 
 
 def test_one_curve_or_another_form_has_nothing_to_compare():
@@ -65,7 +65,7 @@ def test_the_grid_procedure_finds_a_truth_on_its_grid_and_is_never_better_than_t
         found = grid_fit([COMPUTE] * 2, rewards, use=USE, grid=grid, options=FitOptions())
         for one, fit in zip(found, fits, strict=True):
             assert fit.sse <= one.sse <= fit.sse + tolerance
-            assert one.asymptote == pytest.approx(fit.asymptote, abs=0.03) and not one.at_edge
+            assert one.asymptote == pytest.approx(fit.asymptote, abs=0.03) and not one.at_bound
     assert [one.asymptote for one in grid_fit(*DATA, use=USE, grid=grid, options=FitOptions())] == pytest.approx(
         [0.62, 0.66]
     )
@@ -73,10 +73,18 @@ def test_the_grid_procedure_finds_a_truth_on_its_grid_and_is_never_better_than_t
 
 def test_a_best_cell_at_the_edge_is_flagged():
     found = grid_fit(*DATA, use=USE, grid=Grid(0.45, 0.6, 0.05), options=FitOptions())
-    assert all(one.at_edge and one.asymptote == pytest.approx(0.6) for one in found)
+    assert all("asymptote" in one.at_bound and one.asymptote == pytest.approx(0.6) for one in found)
 
 
 @pytest.mark.parametrize("bad", [(0.8, 0.45, 0.005), (0.4, 0.8, 0.0), (0.0, 1.0, 1e-6)])
 def test_a_bad_grid_names_the_flag(bad):
     with pytest.raises(InputError, match="--grid="):
         Grid(*bad)
+
+
+def test_the_first_part_of_a_curve_gives_the_rest_where_the_law_holds():
+    late = COMPUTE > 5e4
+    reward = REWARDS[0] + np.where(late, 0.02, 0.0)  # what is left out has no part in it
+    fit, at, error = hold_out(COMPUTE, reward, cut=5e4, options=FitOptions())
+    assert fit.num_points == np.count_nonzero(~late) and at.tolist() == COMPUTE[late].tolist()
+    np.testing.assert_allclose(error, -0.02, atol=1e-6)
