@@ -85,6 +85,7 @@ def matern5(distance: jax.Array) -> jax.Array:
     return (1 + SQRT5 * distance + 5 * distance**2 / 3) * jnp.exp(-SQRT5 * distance)
 
 
+@jax.jit
 def departures(hyper: jax.Array, left: Places, right: Places) -> jax.Array:
     """Covariance [N, M] of the departures of mean curves from their saturating form.
 

@@ -16,7 +16,7 @@ import scipy.linalg
 
 from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
 
-MOST_POINTS = 480
+MOST_POINTS = 360
 """Upper limit of the number of points, since fitting takes time cubic in it; more evaluations share bins."""
 
 LEAST_BINS = 6

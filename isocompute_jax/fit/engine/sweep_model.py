@@ -226,13 +226,32 @@ def _padded(observations: Observations, parameters: np.ndarray, prior: Prior) ->
     )
 
 
-def _log_density(residual: jax.Array, spread: jax.Array, used: jax.Array) -> jax.Array:
-    """Minus the log density of a normal vector, without constants, of the entries that are `used`."""
-    spread = jnp.where(used[:, None] & used[None], spread, 0.0)
-    spread += jnp.diag(jnp.where(used, JITTER, 1.0))
+@jax.custom_vjp
+def _normal_loss(residual: jax.Array, spread: jax.Array) -> jax.Array:
+    """Minus the log density of a normal vector [N] with covariance `spread`, without constants."""
+    return _normal_forward(residual, spread)[0]
+
+
+def _normal_forward(residual: jax.Array, spread: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     root = jnp.linalg.cholesky(spread)
-    white = jax.scipy.linalg.solve_triangular(root, jnp.where(used, residual, 0.0), lower=True)
-    return 0.5 * white @ white + jnp.log(jnp.diagonal(root)).sum()
+    solved = jax.scipy.linalg.cho_solve((root, True), residual)
+    return 0.5 * residual @ solved + jnp.log(jnp.diagonal(root)).sum(), (root, solved)
+
+
+def _normal_backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The derivatives are known in closed form, and several times faster than through the factorisation."""
+    root, solved = kept
+    inverse = jax.scipy.linalg.cho_solve((root, True), jnp.eye(len(root)))
+    return slope * solved, 0.5 * slope * (inverse - jnp.outer(solved, solved))
+
+
+_normal_loss.defvjp(_normal_forward, _normal_backward)
+
+
+def _log_density(residual: jax.Array, spread: jax.Array, used: jax.Array) -> jax.Array:
+    """Minus the log density, without constants, of the entries that are `used`."""
+    spread = jnp.where(used[:, None] & used[None], spread, 0.0)
+    return _normal_loss(jnp.where(used, residual, 0.0), spread + jnp.diag(jnp.where(used, JITTER, 1.0)))
 
 
 def _loss(hyper: jax.Array, data: _Padded) -> jax.Array:
