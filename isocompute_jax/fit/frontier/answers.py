@@ -62,8 +62,8 @@ def answer(sweep: Sweep, budget: float) -> Answer | None:
     if verdict != "no matter":
         named = order[:1]
     edge = float(np.nanmax(sweep.ends))
-    if verdict == "clear" and budget > edge * SAME_COMPUTE and not _clear_at(sweep, edge, stopped.members[first]):
-        verdict = "open"  # leaving the data never makes surer
+    if verdict != "open" and budget > edge * SAME_COMPUTE and not _as_sure_at(sweep, edge, stopped, order, verdict):
+        verdict, named = "open", order[:1]  # leaving the data never makes surer
     if verdict == "open":
         reason = _reason(sweep, stopped, order, budget)
     choices = tuple(_choice(sweep, stopped, i, first, best) for i in order)
@@ -117,12 +117,15 @@ def _verdict(sweep: Sweep, stopped: _Stopped, order: np.ndarray) -> tuple[Verdic
     return "open", order[:1]
 
 
-def _clear_at(sweep: Sweep, budget: float, leader: int) -> bool:
-    stopped = _stopped(sweep, budget)
+def _as_sure_at(sweep: Sweep, edge: float, far: _Stopped, order: np.ndarray, verdict: Verdict) -> bool:
+    """Whether the answer at the end of the data is as sure: clear of the same leader, or at least not open."""
+    stopped = _stopped(sweep, edge)
     if stopped is None:
         return False
-    order = np.argsort(-stopped.values.mean(axis=1), kind="stable")
-    return stopped.members[order[0]] == leader and _verdict(sweep, stopped, order)[0] == "clear"
+    near = np.argsort(-stopped.values.mean(axis=1), kind="stable")
+    found = _verdict(sweep, stopped, near)[0]
+    same = stopped.members[near[0]] == far.members[order[0]]
+    return found == "clear" and same if verdict == "clear" else found != "open"
 
 
 def _reason(sweep: Sweep, stopped: _Stopped, order: np.ndarray, budget: float) -> Reason:
