@@ -34,7 +34,7 @@ LEFT = {
     "targets": "best@k and worst@k come along with avg@k; fit others by --metric",
     "base_lr": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
     "base_batch": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
-    "lr_scaling": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
+    "lr_exponent": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
     "x": "--analysis=model_size_data is the law over data",
     "law_loss": "a metric with `loss` in its name is the loss itself",
     "weights": "every evaluation counts",
