@@ -131,6 +131,15 @@ def fit_curves(
     return fits
 
 
+def flat_curves(compute: Sequence[np.ndarray], reward: Sequence[np.ndarray], *, options: FitOptions) -> np.ndarray:
+    """[K] bool: curves whose evaluations, [P_i] each and all of one run or a mean, a constant describes as well."""
+    used = [np.ones(len(c)) for c in compute]
+    problem, _, _ = prepare(compute, reward, used, options=options)
+    problem, at, _, _ = solve(problem, options)
+    found = uncertainty.noise(problem, at, form=FORMS[options.form], width=options.width)
+    return found.flat > uncertainty.RISES
+
+
 def solve(problem: CurveBatch, options: FitOptions) -> tuple[CurveBatch, np.ndarray, np.ndarray, np.ndarray]:
     """Fits the prepared curves; with Huber's loss the problem that comes back has its final weights.
 

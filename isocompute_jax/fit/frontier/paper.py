@@ -20,7 +20,7 @@ import numpy as np
 import scipy.optimize
 
 from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
-from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves
+from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves, flat_curves
 from isocompute_jax.fit.curves.scalerl import grid_fit
 from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.frontier.sigmoid import AllocationFit, fit_allocation
@@ -67,7 +67,7 @@ class Frontier:
     switches: tuple[Switch, ...]
     # Of `paper_frontier` alone:
     records: tuple[Points, ...] = ()  # [K] the evaluations that each curve was fitted to
-    allocation: AllocationFit | None = None  # the sigmoid of n*(C); None where an n is unknown
+    allocation: AllocationFit | None = None  # the sigmoid of n*(C); None where an n is unknown, or nothing rises
     grid: tuple[CurveFit, ...] = dataclasses.field(default=(), metadata=INTERNAL)  # [K] by ScaleRL's grid, if asked for
 
     def leader_at(self, compute: float) -> Configuration | None:
@@ -95,8 +95,13 @@ def paper_frontier(
     use = [_points_to_fit(c.compute, c.reward, bin_width=options.bin_width * options.width) for c in curves]
     compute, reward = [c.compute for c in curves], [c.reward for c in curves]
     fits = fit_curves(compute, reward, use=use, options=options.fit)
-    if all(fit.status == "failed" for fit in fits):
+    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
+    if not known:
         return None
+    # Records rise by their making: whether a curve does is a question to all of its evaluations.
+    flat = flat_curves([compute[i] for i in known], [reward[i] for i in known], options=options.fit)
+    for i in (i for i, is_flat in zip(known, flat, strict=True) if is_flat):
+        fits[i] = _without_rise(fits[i])
     configurations = tuple(curve.configuration for curve in curves)
     by_name = {group.configuration: group for group in groups}
 
@@ -105,16 +110,21 @@ def paper_frontier(
 
     unit = options.read.compute
     found = frontier(fits, configurations, rollouts=None if unit == "rollouts" else rollouts)
-    known = [i for i, fit in enumerate(fits) if fit.status != "failed"]
     grid: tuple[CurveFit, ...] = ()
     if options.grid is not None and len(known) == len(fits):
         grid = tuple(grid_fit(compute, reward, use=use, grid=options.grid, options=options.fit))
     return dataclasses.replace(
         found,
         records=tuple((c[kept], r[kept]) for c, r, kept in zip(compute, reward, use, strict=True)),
-        allocation=_allocation(found, smoothing),
+        allocation=None if flat.all() else _allocation(found, smoothing),
         grid=grid,
     )
+
+
+def _without_rise(fit: CurveFit) -> CurveFit:
+    """The fit with the doubt that it is flat, and nothing identified."""
+    doubts = fit.doubts if "flat" in fit.doubts else ("flat", *fit.doubts)
+    return dataclasses.replace(fit, status="warning", doubts=doubts, identified=dict.fromkeys(fit.params, False))
 
 
 def _points_to_fit(compute: np.ndarray, reward: np.ndarray, *, bin_width: float) -> np.ndarray:
