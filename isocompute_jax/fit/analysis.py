@@ -11,8 +11,7 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs, group_schedules
 from isocompute_jax.fit.data_facts import data_facts, seeds_agree
-from isocompute_jax.fit.engine import SweepDraws, SweepModel, fit_sweep
-from isocompute_jax.fit.engine.end_points import end_point_draws
+from isocompute_jax.fit.engine import SweepDraws, SweepModel, end_point_draws, fit_sweep
 from isocompute_jax.fit.frontier.answers import Sweep, answer, answer_ranges
 from isocompute_jax.fit.frontier.beside import beside_fixed
 from isocompute_jax.fit.frontier.next_runs import next_runs
@@ -39,7 +38,7 @@ def analyze(
     """From learning curves to how to spend a budget; writes nothing.
 
     Args:
-      data: a pandas data frame, an Arrow table, a mapping of columns, a `MemoryTable`, or a path or list of paths of run
+      data: a pandas data frame, an Arrow table, a mapping of columns, a `MemoryTable`, or a path or list of paths: run
         directories, folders of them, tables (.csv, .jsonl, .parquet) or globs.
       options: what is read, and which budgets are asked for; None for the defaults.
       questions: whether the questions beside the answer are asked too.

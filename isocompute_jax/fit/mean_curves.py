@@ -201,36 +201,3 @@ def clusters(compute: Sequence[float] | np.ndarray) -> list[list[float]]:
         else:
             found.append([float(value)])
     return found
-
-
-def merge_close(compute: np.ndarray) -> np.ndarray:
-    """Sorted computes, of those within `SAME_COMPUTE` the least; of the first the last, inside every curve."""
-    return np.array([cluster[-1] if i == 0 else cluster[0] for i, cluster in enumerate(clusters(compute))])
-
-
-def covered(curve: Curve) -> tuple[float, float] | None:
-    """First and last compute after the base model's that all seeds reach; None where there is none."""
-    trained = [compute[compute > 0] for compute, _ in map(curve.of_seed, range(len(curve.seeds)))]
-    if not all(map(len, trained)):
-        return None
-    low, high = max(float(c[0]) for c in trained), min(float(c[-1]) for c in trained)
-    return (low, high) if low <= high else None
-
-
-def aligned(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Each seed at the same computes: compute [E] and reward [S, E], the base model's (compute 0) if all seeds have it.
-
-    Pooled seeds are read off at every compute that all of them cover, linear in log C between their evaluations.
-    """
-    if not curve.pooled:
-        return curve.compute, curve.per_seed
-    ends = covered(curve)
-    if ends is None:
-        return np.empty(0), np.empty((len(curve.seeds), 0))
-    seeds = [curve.of_seed(i) for i in range(len(curve.seeds))]
-    grid = merge_close(curve.compute[(curve.compute >= ends[0]) & (curve.compute <= ends[1])])
-    values = np.array([read_off(compute, reward, grid) for compute, reward in seeds])
-    if all(compute[0] == 0 for compute, _ in seeds):
-        base = np.array([[reward[0]] for _, reward in seeds])
-        grid, values = np.append(0.0, grid), np.concatenate([base, values], axis=1)
-    return grid, values

@@ -193,6 +193,7 @@ class SweepResult:
     switches: tuple[SwitchPoint, ...]
     next_runs: tuple[NextRun, ...]
     targets: Mapping[str, SweepResult]  # best@k, worst@k: the same analysis of another column, without its own targets
-    paper: Any  # as in the paper: fit_curves of record-breaking points and their envelope (`frontier.paper.PaperFrontier`); None without
+    # fit_curves of record-breaking points and their envelope (`frontier.paper.PaperFrontier`); None without curves
+    paper: Any
     questions: tuple[Any, ...]  # `questions.QuestionResult`
     scheduled: tuple[ScheduleResult, ...]

@@ -4,6 +4,6 @@
 docs/method.md states the model with its priors.
 """
 
-from isocompute_jax.fit.engine.sweep_model import SweepDraws, SweepModel, fit_sweep
+from isocompute_jax.fit.engine.sweep_model import SweepDraws, SweepModel, end_point_draws, fit_sweep
 
-__all__ = ["SweepDraws", "SweepModel", "fit_sweep"]
+__all__ = ["SweepDraws", "SweepModel", "end_point_draws", "fit_sweep"]

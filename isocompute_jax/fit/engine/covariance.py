@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+Array = np.ndarray | jax.Array
+
 SQRT3, SQRT5 = 3.0**0.5, 5.0**0.5
 
 HOLD = 0.3
@@ -36,14 +38,14 @@ PRIOR_SD = np.array([0.7, 0.5, 0.8, 0.5, 0.6, 0.6, 0.6, 0.6, 0.4])
 """Log-normal priors of the hyper-parameters, in the order of `NAMES`."""
 
 
-class Places(NamedTuple):
+class Coordinates(NamedTuple):
     """Where the points of a covariance stand."""
 
-    shared: np.ndarray | jax.Array  # [N] log of compute, held beyond the end of the sweep
-    own: np.ndarray | jax.Array  # [N] log of compute, held beyond the end of the configuration
-    seed_taper: np.ndarray | jax.Array  # [N] see `seed_taper`
-    taper: np.ndarray | jax.Array  # [N] 0 at the base model, which all runs share, towards 1 in training
-    features: np.ndarray | jax.Array  # [N, F]
+    shared: Array  # [N] log of compute, held beyond the end of the sweep
+    own: Array  # [N] log of compute, held beyond the end of the configuration
+    seed_taper: Array  # [N] see `seed_taper`
+    taper: Array  # [N] 0 at the base model, which all runs share, towards 1 in training
+    features: Array  # [N, F]
 
 
 def taper(compute: np.ndarray, unit: float) -> np.ndarray:
@@ -61,11 +63,13 @@ def log_compute(compute: np.ndarray, unit: float) -> np.ndarray:
     return np.log1p(compute / unit)
 
 
-def places(compute: np.ndarray, features: np.ndarray, *, own_end: np.ndarray, end: float, unit: float) -> Places:
-    """Places of points at `compute` [N] of configurations with `features` [N, F] whose data end at `own_end` [N]."""
+def coordinates(
+    compute: np.ndarray, features: np.ndarray, *, own_end: np.ndarray, end: float, unit: float
+) -> Coordinates:
+    """Coordinates of N points: `compute` [N], their configurations' `features` [N, F] and ends of data `own_end` [N]."""
     at = log_compute(compute, unit)
     shared = _held(at, log_compute(np.asarray(end), unit))
-    return Places(
+    return Coordinates(
         shared, _held(at, log_compute(own_end, unit)), seed_taper(compute, unit), taper(compute, unit), features
     )
 
@@ -75,18 +79,18 @@ def _held(at: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.minimum(at, end) - HOLD * np.expm1(-beyond / HOLD)
 
 
-def matern3(distance: jax.Array) -> jax.Array:
+def matern3(distance: Array) -> jax.Array:
     """Matern covariance of smoothness 3/2 at a distance in units of its length."""
     return (1 + SQRT3 * distance) * jnp.exp(-SQRT3 * distance)
 
 
-def matern5(distance: jax.Array) -> jax.Array:
+def matern5(distance: Array) -> jax.Array:
     """Matern covariance of smoothness 5/2 at a distance in units of its length."""
     return (1 + SQRT5 * distance + 5 * distance**2 / 3) * jnp.exp(-SQRT5 * distance)
 
 
 @jax.jit
-def departures(hyper: jax.Array, left: Places, right: Places) -> jax.Array:
+def departures(hyper: Array, left: Coordinates, right: Coordinates) -> jax.Array:
     """Covariance [N, M] of the departures of mean curves from their saturating form.
 
     A part that all configurations share, and a part of each that its neighbours have in proportion to how alike they
@@ -99,7 +103,7 @@ def departures(hyper: jax.Array, left: Places, right: Places) -> jax.Array:
     return left.taper[:, None] * right.taper[None] * (shared_sd**2 * shared + own_sd**2 * own)
 
 
-def between_seeds(hyper: jax.Array, left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> jax.Array:
+def between_seeds(hyper: Array, left: tuple[Array, Array], right: tuple[Array, Array]) -> jax.Array:
     """Covariance [N, M] of one run's departures from the mean of many; of (log compute, taper) of the points."""
     sd, length = jnp.exp(hyper[5:7])
     return left[1][:, None] * right[1][None] * sd**2 * matern3(jnp.abs(left[0][:, None] - right[0][None]) / length)

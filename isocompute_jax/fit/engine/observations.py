@@ -2,7 +2,7 @@
 
 The mean over the seeds of a configuration and the differences between its seeds are independent when all seeds are
 evaluated at the same computes: the mean then says what the curve is, and the differences how far runs lie apart. Seeds
-that were evaluated elsewhere, or ended early, are averaged in bins of log compute, and the covariance of the bins counts
+that were evaluated elsewhere, or ended early, are averaged in bins of log compute; the covariance of the bins counts
 which seeds are in which.
 """
 
@@ -27,7 +27,7 @@ MISMATCH = 2.0
 """Distance, in octaves of n, between configurations that differ in a column without order."""
 
 
-class Observations(NamedTuple):
+class SweepData(NamedTuple):
     """N points of K configurations, and Q contrasts between seeds; rewards are shares of the range."""
 
     owner: np.ndarray  # [N] number of the point's configuration
@@ -53,7 +53,7 @@ class _Binned(NamedTuple):
     counts: np.ndarray  # [S, E]
 
 
-def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tuple[float, float]) -> Observations | None:
+def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tuple[float, float]) -> SweepData | None:
     """Collects the evaluations of a metric; None where no run was evaluated after training began."""
     series = [_series(group, metric, reward_range) for group in groups]
     trained = [compute[compute > 0] for own in series for compute, _ in own]
@@ -65,7 +65,7 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
     binned = [_binned(own, most) if own else None for own in series]
     places = [(k, each) for k, each in enumerate(binned) if each is not None]
     features, trends = place([group.configuration for group in groups])
-    return Observations(
+    return SweepData(
         owner=np.concatenate([np.full(len(each.compute), k) for k, each in places]),
         compute=np.concatenate([each.compute for _, each in places]),
         reward=np.concatenate([_weighted_mean(each) for _, each in places]),

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isocompute_jax.fit.engine.covariance import matern3
-from isocompute_jax.fit.engine.observations import Observations
+from isocompute_jax.fit.engine.covariance import Array, matern3
+from isocompute_jax.fit.engine.observations import SweepData
 
 
 class Spread(NamedTuple):
@@ -52,7 +52,7 @@ class Prior(NamedTuple):
         return self.common + np.exp(2 * hyper[8]) * self.apart
 
 
-def prior(observations: Observations) -> Prior:
+def prior(observations: SweepData) -> Prior:
     """The prior over the configurations of a sweep."""
     count = len(observations.features)
     apart = np.sqrt(((observations.features[:, None] - observations.features[None]) ** 2).sum(axis=-1))
@@ -69,7 +69,7 @@ def prior(observations: Observations) -> Prior:
     return Prior(mean, common, unlike)
 
 
-def first_level(observations: Observations) -> float:
+def first_level(observations: SweepData) -> float:
     """Mean reward of the base model, or, where nobody evaluated it, of the first point of each configuration."""
     base = observations.compute == 0
     if base.any():
@@ -78,7 +78,7 @@ def first_level(observations: Observations) -> float:
     return float(observations.reward[first].mean())
 
 
-def saturating(parameters: jax.Array, owner: jax.Array, log_ratio: jax.Array) -> jax.Array:
+def saturating(parameters: Array, owner: Array, log_ratio: Array) -> jax.Array:
     """Rewards [..., N] of points of the configurations `owner` [N] at ln(C / unit) [N], -inf for the base model."""
     count = (parameters.shape[-1] - 1) // 3
     gain, midpoint, steepness = (parameters[..., i * count + owner] for i in range(3))
@@ -88,7 +88,7 @@ def saturating(parameters: jax.Array, owner: jax.Array, log_ratio: jax.Array) ->
 
 
 @jax.jit
-def linearised(parameters: jax.Array, owner: jax.Array, log_ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
+def linearised(parameters: Array, owner: Array, log_ratio: Array) -> tuple[jax.Array, jax.Array]:
     """Rewards [N] and their derivatives [N, 3 K + 1]."""
     value = saturating(parameters, owner, log_ratio)
     return value, jax.jacfwd(saturating)(parameters, owner, log_ratio)

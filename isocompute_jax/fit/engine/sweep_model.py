@@ -20,8 +20,8 @@ import scipy.optimize
 
 from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
 from isocompute_jax.fit.engine import covariance, saturating
-from isocompute_jax.fit.engine.covariance import Places
-from isocompute_jax.fit.engine.observations import Observations, observe, place
+from isocompute_jax.fit.engine.covariance import Array, Coordinates
+from isocompute_jax.fit.engine.observations import SweepData, observe, place
 from isocompute_jax.fit.engine.saturating import Prior
 
 JITTER = 1e-9
@@ -32,6 +32,9 @@ MOST_NEWTON_STEPS = 40
 HYPER_DRAWS = 8
 """Draws of the hyper-parameters, each of which stands for as many draws of the curves."""
 DRAWS = 512
+SEED_SD, SEED_FREEDOM = 0.015, 4.0
+"""Prior of the standard deviation between seeds, as a share of the range, and how many seeds it counts for."""
+
 PAD = 32
 """Arrays are padded to multiples of this, so that few programs are compiled."""
 
@@ -51,7 +54,7 @@ class _Padded(NamedTuple):
     residual: np.ndarray  # [N] reward minus the expectation of the linearised form under its prior
     common: np.ndarray  # [N, N] covariance of the linearised form, of what all configurations share
     apart: np.ndarray  # [N, N] and of what they do not, where `unlike` is 1
-    places: Places
+    places: Coordinates
     overlap: np.ndarray  # [N, N]
     noise: np.ndarray  # [N] share of one evaluation's noise; 1 / count
     used: np.ndarray  # [N] bool
@@ -66,7 +69,7 @@ class SweepModel:
     """A fitted sweep."""
 
     configurations: tuple[Configuration, ...]  # [K]
-    observations: Observations
+    observations: SweepData
     reward_range: tuple[float, float]
     hyper: np.ndarray  # [H] log hyper-parameters at the maximum, in the order of `covariance.NAMES`
     hyper_covariance: np.ndarray  # [H, H]
@@ -113,7 +116,7 @@ def fit_sweep(
 
 
 def _fitted(
-    configurations: tuple[Configuration, ...], observations: Observations, reward_range: tuple[float, float]
+    configurations: tuple[Configuration, ...], observations: SweepData, reward_range: tuple[float, float]
 ) -> SweepModel:
     """Searches the hyper-parameters under the saturating form linearised at its mode, which moves with them."""
     prior = saturating.prior(observations)
@@ -133,10 +136,10 @@ def _fitted(
     )
 
 
-def _points(observations: Observations) -> Places:
-    """Places of the points of the data."""
+def _points(observations: SweepData) -> Coordinates:
+    """Coordinates of the points of the data."""
     ends, owner = observations.ends, observations.owner
-    return covariance.places(
+    return covariance.coordinates(
         observations.compute,
         observations.features[owner],
         own_end=ends[owner],
@@ -151,7 +154,7 @@ def _log_ratio(compute: np.ndarray, unit: float) -> np.ndarray:
 
 
 @jax.jit
-def _spread(hyper: jax.Array, at: Places, overlap: jax.Array, noise: jax.Array) -> jax.Array:
+def _spread(hyper: Array, at: Coordinates, overlap: Array, noise: Array) -> jax.Array:
     """Covariance [N, N] of the data around the saturating curves."""
     seeds = at.shared, at.seed_taper
     return (
@@ -161,14 +164,12 @@ def _spread(hyper: jax.Array, at: Places, overlap: jax.Array, noise: jax.Array) 
     )
 
 
-def _data_covariance(observations: Observations, hyper: np.ndarray) -> np.ndarray:
+def _data_covariance(observations: SweepData, hyper: np.ndarray) -> np.ndarray:
     spread = _spread(hyper, _points(observations), observations.overlap, 1.0 / observations.count)
     return np.asarray(spread) + JITTER * np.eye(len(observations.reward))
 
 
-def _mode(
-    observations: Observations, hyper: np.ndarray, prior: Prior, start: np.ndarray
-) -> np.ndarray:
+def _mode(observations: SweepData, hyper: np.ndarray, prior: Prior, start: np.ndarray) -> np.ndarray:
     """The parameters of largest posterior density given hyper-parameters, by damped Gauss-Newton steps."""
     factor = scipy.linalg.cho_factor(_data_covariance(observations, hyper), lower=True)
     precision = np.linalg.inv(prior.covariance(hyper))
@@ -198,7 +199,7 @@ def _mode(
     return parameters
 
 
-def _padded(observations: Observations, parameters: np.ndarray, prior: Prior) -> _Padded:
+def _padded(observations: SweepData, parameters: np.ndarray, prior: Prior) -> _Padded:
     """The data under the form linearised at `parameters`."""
     log_ratio = _log_ratio(observations.compute, observations.unit)
     value, slope = (np.asarray(part) for part in saturating.linearised(parameters, observations.owner, log_ratio))
@@ -213,7 +214,7 @@ def _padded(observations: Observations, parameters: np.ndarray, prior: Prior) ->
         residual=np.pad(observations.reward - value - slope @ (prior.mean - parameters), rows),
         common=np.pad(slope @ prior.common @ slope.T, wide),
         apart=np.pad(slope @ prior.apart @ slope.T, wide),
-        places=Places(
+        places=Coordinates(
             *(np.pad(part, (rows, (0, 0))[: part.ndim] if part.ndim == 1 else (rows, (0, 0))) for part in at)
         ),
         overlap=np.pad(observations.overlap, wide),
@@ -248,18 +249,18 @@ def _normal_backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tup
 _normal_loss.defvjp(_normal_forward, _normal_backward)
 
 
-def _log_density(residual: jax.Array, spread: jax.Array, used: jax.Array) -> jax.Array:
+def _log_density(residual: Array, spread: Array, used: Array) -> jax.Array:
     """Minus the log density, without constants, of the entries that are `used`."""
     spread = jnp.where(used[:, None] & used[None], spread, 0.0)
     return _normal_loss(jnp.where(used, residual, 0.0), spread + jnp.diag(jnp.where(used, JITTER, 1.0)))
 
 
-def _loss(hyper: jax.Array, data: _Padded) -> jax.Array:
+def _loss(hyper: Array, data: _Padded) -> jax.Array:
     """Minus the log posterior density of hyper-parameters, of the means and of the contrasts between seeds."""
     spread = data.common + jnp.exp(2 * hyper[8]) * data.apart + _spread(hyper, data.places, data.overlap, data.noise)
     means = _log_density(data.residual, spread, data.used)
 
-    def contrast(at: jax.Array, taper: jax.Array, value: jax.Array, noise: jax.Array) -> jax.Array:
+    def contrast(at: Array, taper: Array, value: Array, noise: Array) -> jax.Array:
         used = jnp.isfinite(noise)
         own = covariance.between_seeds(hyper, (at, taper), (at, taper))
         own += jnp.diag(jnp.where(used, noise, 0.0) * jnp.exp(2 * hyper[7]))
@@ -371,7 +372,7 @@ def _block(
     owner, at = np.repeat(np.arange(count), width), np.tile(compute, count)
     end = float(np.nanmax(seen.ends))
     own_end = np.where(np.isfinite(seen.ends), seen.ends, end)
-    wanted = covariance.places(at, seen.features[owner], own_end=own_end[owner], end=end, unit=seen.unit)
+    wanted = covariance.coordinates(at, seen.features[owner], own_end=own_end[owner], end=end, unit=seen.unit)
     cross = np.asarray(covariance.departures(hyper, wanted, _points(seen)))
     gain = scipy.linalg.cho_solve(factor, cross.T).T
     left = np.asarray(covariance.departures(hyper, wanted, wanted)) - gain @ cross.T
@@ -391,3 +392,29 @@ def _root(matrix: np.ndarray) -> np.ndarray:
     size = len(matrix)
     scale = max(float(np.trace(matrix)) / size, 1e-12)
     return np.linalg.cholesky((matrix + matrix.T) / 2 + (1e-7 * scale + 1e-12) * np.eye(size))
+
+
+def end_point_draws(model: SweepModel, compute: np.ndarray) -> SweepDraws:
+    """Draws in which a configuration keeps the reward of its best point so far; before its first point it has none.
+
+    The variance between seeds is that of all configurations together, drawn with the prior's.
+    """
+    seen, rng = model.observations, np.random.default_rng(0)
+    low, high = model.reward_range
+    known = np.isfinite(seen.contrast_noise)
+    freedom = SEED_FREEDOM + known.sum()
+    squares = SEED_FREEDOM * SEED_SD**2 + (seen.contrast[known] ** 2).sum()
+    sd = np.sqrt(squares / rng.chisquare(freedom, DRAWS))
+    count = len(seen.features)
+    mean = np.full((count, DRAWS, len(compute)), np.nan)
+    base = seen.reward[seen.compute == 0]
+    first = float(base.mean()) if len(base) else float(seen.reward.min())
+    for k in range(count):
+        own = np.flatnonzero((seen.owner == k) & (seen.compute > 0))
+        draws = seen.reward[own] + sd[:, None] * rng.normal(size=(DRAWS, len(own))) / np.sqrt(seen.count[own])
+        mean[k] = first
+        for reward, at in zip(draws.T, seen.compute[own], strict=True):
+            mean[k][:, compute >= at * 0.999] = reward[:, None]
+    run = mean + (sd * rng.normal(size=(count, DRAWS)))[..., None]
+    scaled = (low + (high - low) * np.clip(part, 0.0, 1.0) for part in (mean, run))
+    return SweepDraws(compute, *scaled, noise=sd * 0.0)

@@ -14,9 +14,7 @@ from isocompute_jax.fit.results import ScheduleResult
 DRAWS = 512
 
 
-def beside_fixed(
-    scheduled: Sequence[ConfigurationRuns], model: SweepModel, metric: str
-) -> tuple[ScheduleResult, ...]:
+def beside_fixed(scheduled: Sequence[ConfigurationRuns], model: SweepModel, metric: str) -> tuple[ScheduleResult, ...]:
     """Compares the mean of each schedule's seeds, where the shortest ends, with the best fixed n there."""
     return tuple(each for each in (_beside(group, model, metric) for group in scheduled) if each is not None)
 

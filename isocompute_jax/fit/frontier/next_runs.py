@@ -68,9 +68,7 @@ def _with_neighbours(model: SweepModel, sweep: Sweep, budget: float) -> Sweep:
         return sweep
     small, large = (edge(known, key=lambda each: each.group_size) for edge in (min, max))
     sizes = [(small, small.group_size // 2), (large, large.group_size * 2)]
-    untried = tuple(
-        dataclasses.replace(near, name=f"n = {size}", group_size=size) for near, size in sizes if size >= 2
-    )
+    untried = tuple(dataclasses.replace(near, name=f"n = {size}", group_size=size) for near, size in sizes if size >= 2)
     compute = sweep.draws.compute[sweep.draws.compute <= budget * 1.001]
     compute = np.concatenate([compute[:-1][:: max(len(compute) // COMPUTES, 1)], compute[-1:]])
     draws = model.curves(compute, draws=sweep.draws.mean.shape[1], untried=untried)

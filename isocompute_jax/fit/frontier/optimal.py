@@ -13,6 +13,7 @@ from isocompute_jax.fit.frontier.answers import Sweep, interval
 from isocompute_jax.fit.frontier.sigmoid import fit_allocation
 from isocompute_jax.fit.results import Answer, OptimalSizes, SwitchPoint
 
+LAW = ("span", "slope", "midpoint", "floor", "saturation")
 LEAST_SHARE = 0.05
 """A switch that fewer draws have is not listed."""
 
@@ -23,7 +24,7 @@ def leaders(sweep: Sweep, answers: Sequence[Answer]) -> np.ndarray:
 
 
 def rewards(sweep: Sweep, answer: Answer) -> np.ndarray:
-    """[K, S] rewards of all configurations for the budget of an answer, each stopped as it says; -inf if unaffordable."""
+    """Rewards [K, S] of all configurations, each stopped as the answer says; -inf where its budget pays no step."""
     number = {each: k for k, each in enumerate(sweep.configurations)}
     found = np.full(sweep.draws.mean.shape[:2], -np.inf)
     for choice in answer.choices:
@@ -51,7 +52,7 @@ def optimal_sizes(sweep: Sweep, answers: Sequence[Answer], end: float) -> Optima
         interval95=np.quantile(best, [0.025, 0.975], axis=1, method="nearest").T,
         problems_per_batch=np.array([each.configuration.problems_per_batch for each in advised], float),
         num_steps=np.array([np.nan if each.num_steps is None else each.num_steps for each in advised]),
-        law={name: getattr(law, name) for name in ("span", "slope", "midpoint", "floor", "saturation")} if known else {},
+        law={name: getattr(law, name) for name in LAW} if known else {},
     )
 
 

@@ -25,7 +25,7 @@ from isocompute_jax.fit.curves.scalerl import grid_fit
 from isocompute_jax.fit.curves.screening import record_breaking
 from isocompute_jax.fit.frontier.sigmoid import AllocationFit, fit_allocation
 from isocompute_jax.fit.mean_curves import average_seeds, clusters, rollouts_at
-from isocompute_jax.fit.plain_data import INTERNAL, inline
+from isocompute_jax.fit.plain_data import inline
 
 if TYPE_CHECKING:
     from isocompute_jax.fit.options import AnalysisOptions
@@ -68,7 +68,7 @@ class Frontier:
     # Of `paper_frontier` alone:
     records: tuple[Points, ...] = ()  # [K] the evaluations that each curve was fitted to
     allocation: AllocationFit | None = None  # the sigmoid of n*(C); None where an n is unknown, or nothing rises
-    grid: tuple[CurveFit, ...] = dataclasses.field(default=(), metadata=INTERNAL)  # [K] by ScaleRL's grid, if asked for
+    grid: tuple[CurveFit, ...] = ()  # [K] by ScaleRL's grid, if asked for
 
     def leader_at(self, compute: float) -> Configuration | None:
         """The best configuration at `compute`; at a switch the new one; None outside every window."""

@@ -12,16 +12,13 @@ from isocompute_jax.fit.curves.fit_options import padded_points
 from isocompute_jax.fit.curves.forms import HILL
 from isocompute_jax.fit.curves.solver import CurveBatch, fit_rising
 
-SLOPE_RANGE = (0.1, 100.0)
-"""Bounds of the slope k, per decade of compute (per range of the data in steps)."""
-MIDPOINT_MARGIN = 1.0
-"""The midpoint is searched from one decade (one range of the data) before the data to one after."""
+SLOPE_RANGE, MIDPOINT_MARGIN = (0.1, 100.0), 1.0
+"""Bounds of the slope k, per decade, and decades that the midpoint may leave the data by (ranges of them in steps)."""
 SATURATION_MARGIN = 0.25
 """Octaves by which the saturation value may exceed the largest n* seen before it counts as an extrapolation."""
 FLOOR_MARGIN = 1.0
 """Octaves by which the floor may leave the n* seen before it counts as one: group sizes are swept in octaves."""
-NUM_PARAMETERS = 4
-MAX_OCTAVES = 1000.0  # 2^1024 overflows
+NUM_PARAMETERS, MAX_OCTAVES = 4, 1000.0  # 2^1024 overflows
 LawStatus = Literal["ok", "warning", "extrapolated", "failed"]
 LawDoubt = Literal[
     "no budgets",
@@ -118,14 +115,13 @@ def _search(x: np.ndarray, octaves: np.ndarray) -> tuple[tuple[float, ...], bool
     pad = (0, padded_points(len(x)) - len(x))
     lower = np.array([[x.min() - MIDPOINT_MARGIN, math.log(SLOPE_RANGE[0])]])
     upper = np.array([[x.max() + MIDPOINT_MARGIN, math.log(SLOPE_RANGE[1])]])
-    size = len(x) + pad[1]
     problem = CurveBatch(
         x=np.pad(x, pad)[None],
         y=np.pad(octaves, pad)[None],
         root_weight=np.pad(np.ones(len(x)), pad)[None],
         rho=np.zeros(1),
-        link=np.ones((1, size)),
-        runs=np.zeros((1, size, 0)),
+        link=np.ones((1, len(x) + pad[1])),
+        runs=np.zeros((1, len(x) + pad[1], 0)),
         levels=np.array([[-np.inf, np.inf, -np.inf, np.inf]]),
         lower=lower,
         upper=upper,
