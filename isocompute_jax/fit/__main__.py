@@ -18,6 +18,7 @@ import gc
 import math
 import os
 import sys
+import typing
 from typing import Any
 
 from absl import flags
@@ -121,7 +122,7 @@ def law_options() -> LawOptions:
     """The options of the laws."""
     read = read_options()
     return LawOptions(
-        analysis=ANALYSIS.value,
+        analysis=typing.cast(typing.Any, ANALYSIS.value),
         metric=read.metric,
         eval_set=read.eval_set,
         reward_range=read.reward_range,

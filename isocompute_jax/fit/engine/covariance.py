@@ -66,7 +66,7 @@ def log_compute(compute: np.ndarray, unit: float) -> np.ndarray:
 def coordinates(
     compute: np.ndarray, features: np.ndarray, *, own_end: np.ndarray, end: float, unit: float
 ) -> Coordinates:
-    """Coordinates of N points: `compute` [N], their configurations' `features` [N, F] and ends of data `own_end` [N]."""
+    """Coordinates of N points: `compute` [N], their configurations' `features` [N, F] and ends `own_end` [N]."""
     at = log_compute(compute, unit)
     shared = _held(at, log_compute(np.asarray(end), unit))
     return Coordinates(

@@ -70,7 +70,7 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
         compute=np.concatenate([each.compute for _, each in places]),
         reward=np.concatenate([_weighted_mean(each) for _, each in places]),
         count=np.concatenate([each.counts.sum(axis=0) for _, each in places]),
-        overlap=scipy.linalg.block_diag(*(_overlap(each) for _, each in places)),
+        overlap=np.asarray(scipy.linalg.block_diag(*(_overlap(each) for _, each in places))),
         **_contrasts([each for _, each in places]),
         features=features,
         trends=trends,

@@ -84,7 +84,7 @@ def saturating(parameters: Array, owner: Array, log_ratio: Array) -> jax.Array:
     gain, midpoint, steepness = (parameters[..., i * count + owner] for i in range(3))
     trained = jnp.isfinite(log_ratio)
     at = jnp.exp(steepness) * (jnp.where(trained, log_ratio, 0.0) - midpoint)
-    return parameters[..., -1:] + gain * jnp.where(trained, jax.nn.sigmoid(at), 0.0)
+    return jnp.asarray(parameters)[..., -1:] + gain * jnp.where(trained, jax.nn.sigmoid(at), 0.0)
 
 
 @jax.jit
