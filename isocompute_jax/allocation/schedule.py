@@ -27,6 +27,8 @@ Kind = Literal["fixed", "breakpoints", "frontier", "theory", "auto"]
 WORDS: Mapping[str, Kind] = {"": "fixed", "theory": "theory", "auto": "auto"}
 PIECE = re.compile(r"([^@\s]+)@(\d+)")
 SHAPES = ("constant", "cosine", "linear", "wsd")
+SAME_COMPUTE = 1.001
+"""A budget that exceeds the end of the data by rounding lies inside of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,21 +269,22 @@ class Sizes:
 
 
 def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_set_size: int) -> Breakpoints[int]:
-    """n*(C) of a fit's summary.json: of every budget that it compares, the n that leads there.
+    """n*(C) of a fit's summary.json: at each budget inside its data the n that it advises.
 
     Args:
-      path: the file.
+      path: the file, of schema 3, or of the earlier schema 2, whose budgets are those of a frontier.
       where: the field that names it, for messages.
       problem_set_size: D of the run.
 
     Raises:
-      InputError: there is no such file, it is no summary with a frontier over rollouts on which fixed n lead, or its
+      InputError: there is no such file, it is of another schema or of no sweep over n with compute in rollouts, or its
         runs had another number of problems.
     """
     try:
         summary = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        rows = summary["frontier"]["budgets"]
-        found = [(float(row["compute"]), int(row["group_size"])) for row in rows]
+        schema = summary["schema"] if "schema" in summary else summary.get("schema_version", 2)
+        known = schema in ADVISED
+        found = [(float(budget), int(n)) for budget, n in ADVISED[schema](summary)] if known else []
         sizes = {int(run["problem_set_size"]) for run in summary["inputs"]} - {0}  # which tables may leave out
         unit = summary.get("compute_unit", "rollouts")
     except FileNotFoundError:
@@ -292,16 +295,18 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
         raise InputError(
             where, f": {str(path)!r} cannot be read ({error.strerror}): give the summary.json of a fit, frontier:FILE"
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
-            where, f": {path} is no summary.json with a frontier, as `python -m isocompute_jax.fit` writes it"
+            where, f": {path} is no summary.json of a sweep, as `python -m isocompute_jax.fit` writes it"
         ) from error
+    if not known:
+        raise InputError(where, f": {path} is of schema {schema!r}, and 2 and 3 are known here: fit the runs again")
     if unit != "rollouts":
         raise InputError(
             where, f": the budgets of {path} are {unit}, and a schedule's are rollouts: fit without --compute"
         )
     if not found or min(n for _, n in found) < 2:
-        raise InputError(where, f": on the frontier of {path} no fixed n leads; fit a sweep over group_size")
+        raise InputError(where, f": {path} advises no fixed n; fit a sweep over group_size")
     if sizes and sizes != {problem_set_size}:
         raise InputError(
             where,
@@ -311,8 +316,26 @@ def optimal_group_sizes(path: str | os.PathLike[str], where: Field, *, problem_s
     return from_leaders(found)
 
 
+def _advised(summary: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """Budgets inside the data and the n advised there; of a sweep of one n by its answers, which have no n*(C)."""
+    optimal = summary["optimal"]
+    if optimal is not None:
+        return list(zip(optimal["budgets"], optimal["group_size"], strict=True))
+    end = summary["data"]["span"][1] * SAME_COMPUTE
+    answers = [each for each in summary["grid"] if each["budget"] <= end]
+    return [(each["budget"], each["choices"][0]["group_size"]) for each in answers]
+
+
+def _led(summary: Mapping[str, Any]) -> list[tuple[float, int]]:
+    return [(row["compute"], row["group_size"]) for row in summary["frontier"]["budgets"]]
+
+
+ADVISED: Mapping[int, Callable[[Mapping[str, Any]], list[tuple[float, int]]]] = {2: _led, 3: _advised}
+"""Schema of a summary.json -> how its budgets and their n are read."""
+
+
 def from_leaders(leaders: list[tuple[float, int]]) -> Breakpoints[int]:
-    """The schedule that follows (C, the n that leads there), rising in C.
+    """The schedule that follows (C, the best n there), rising in C.
 
     From one budget to the next it changes halfway, in log C, and it never falls: a schedule that went back would
     follow noise between ties.

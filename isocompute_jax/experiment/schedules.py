@@ -28,7 +28,7 @@ def settled(config: RunConfig, inputs: Inputs) -> RunConfig:
     """The run with breakpoints for what its schedule leaves open, logged.
 
     Raises:
-      InputError: the file that is named is no frontier of these problems, or theory has nothing to say of the run.
+      InputError: the file that is named is no fit of these problems, or theory has nothing to say of the run.
     """
     starts = {*config.sizes.group_size.starts, *config.sizes.problems_per_batch.starts}
     late = [start for start in sorted(starts) if start >= config.max_compute]
@@ -56,7 +56,8 @@ def check_problems(path: str, config: RunConfig, inputs: Inputs) -> None:
       InputError: they trained on others.
     """
     runs = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["inputs"]
-    directories = {pathlib.Path(run["path"]).parent for run in runs if run.get("path")}
+    logs = (run.get("source") or run.get("path") for run in runs)  # `path` in files of schema 2
+    directories = {pathlib.Path(log).parent for log in logs if log}
     ours = {problem.prompt for problem in inputs.problems}
     for train_set, size in sorted(filter(None, set(map(_trained_on, directories)))):
         try:

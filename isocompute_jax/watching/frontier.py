@@ -1,4 +1,4 @@
-"""The frontier so far: the fit of the runs as they are, made beside the page and never waited for.
+"""The best n so far, over compute: the fit of the runs as they are, made beside the page and never waited for.
 
 It is the command that a user would run (`python -m isocompute_jax.fit`), in a process of its own at low priority and on
 the CPU alone, so that neither the page nor a learner on this machine waits for it.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from isocompute_jax.watching.watched_runs import WatchedRuns
@@ -24,11 +24,11 @@ AGAIN_S = 60.0
 """A fit is made anew when there are new evaluations, but not sooner than this, or so many times what the last took:"""
 AGAIN_TIMES = 5.0
 SIZES = 2
-"""Fewer configurations have no frontier."""
-DRAWS = 200
-"""Draws of intervals: enough for a look, and quick."""
-SEVERAL_MODELS = "runs of several base models"
-"""How the fit begins what a look at the page must not miss."""
+"""Of fewer group sizes none is the best."""
+SAME_COMPUTE = 1.001
+"""A budget that exceeds the end of the data by rounding lies inside of them."""
+SIZE_FIELDS = ("group_size", "problems_per_batch")
+"""What is expected to differ between the runs of a sweep."""
 SUMMARY, REPORT = "summary.json", "report.html"
 
 
@@ -59,7 +59,7 @@ class FrontierSoFar:
                 self._thread.start()
                 busy = True
             state = "fitting" if busy else "ready" if self._result else "waiting"
-            few = "A frontier needs runs of two group sizes or more." if sizes < SIZES else ""
+            few = "The best n needs runs of two group sizes or more." if sizes < SIZES else ""
             return {
                 "state": state,
                 "message": few or self._message,
@@ -85,9 +85,8 @@ class FrontierSoFar:
     def _fit(self) -> None:
         began = time.monotonic()
         out = self._folder / "next"
-        command = [sys.executable, "-m", "isocompute_jax.fit", f"--runs={self._runs.root}", f"--out={out}"]
         self._process = subprocess.Popen(
-            [*command, f"--replicates={DRAWS}"],
+            [sys.executable, "-m", "isocompute_jax.fit", f"--runs={self._runs.root}", f"--out={out}"],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -107,20 +106,35 @@ class FrontierSoFar:
             self._next = time.monotonic() + max(AGAIN_S, AGAIN_TIMES * (time.monotonic() - began))
 
 
-def shown(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws of a fit's summary.json: nothing beyond the largest budget."""
-    frontier = summary["frontier"]
-    end = max((row["compute"] for row in frontier["budgets"]), default=0.0)
-    switches = [row for row in frontier["switches"] if row["compute"] <= end]
+def shown(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page draws of a fit's summary.json: nothing beyond the data."""
+    end = summary["data"]["span"][1] * SAME_COMPUTE
+    answers = [each for each in summary["grid"] if each["budget"] <= end]
     return {
-        "metric": frontier["metric"],
+        "metric": summary["metric"],
         "unit": summary["compute_unit"],
-        "budgets": _only(frontier["budgets"], "compute", "reward", "group_size", "problems_per_batch"),
-        "switches": _only(switches, "compute", "interval95", "from_group_size", "to_group_size", "established"),
+        "budgets": [_answer(each) for each in answers],
+        "switches": [_switch(each) for each in summary["switches"]],
         "runs": len(summary["inputs"]),
-        "notes": [warning for warning in summary["warnings"] if warning.startswith(SEVERAL_MODELS)],
+        "differ": [name for name in summary["data"]["varies"] if name not in SIZE_FIELDS],
     }
 
 
-def _only(rows: Sequence[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [{name: row.get(name) for name in names} for row in rows]
+def _answer(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """A budget, and the advised choice with the verdict on it: `named` are the n of which it is no matter which."""
+    kept = ("reward", "group_size", "problems_per_batch")
+    return {
+        "compute": answer["budget"],
+        **{name: answer["choices"][0][name] for name in kept},
+        "verdict": answer["verdict"],
+        "named": sorted({each["group_size"] for each in answer["named"]}),
+    }
+
+
+def _switch(switch: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "compute": switch["compute"],
+        "interval95": switch["interval95"],
+        "from_group_size": switch["before"]["group_size"],
+        "to_group_size": switch["after"]["group_size"],
+    }

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from isocompute_jax.allocation.schedule import BatchSize, Breakpoints, ScheduleConfig, from_leaders, optimal_group_sizes
+from isocompute_jax.fit import analyze
+from isocompute_jax.fit.outputs import summary_of
 from isocompute_jax.records.errors import Field, InputError
+from tests.fit.runs import BUDGETS, PROBLEMS, write_sweep
+
+WHERE = Field("group_size", "config.schedule.")
 
 
 def test_sizes_follow_compute():
@@ -86,32 +91,70 @@ def test_the_schedule_of_leaders_rises_halfway_and_never_falls():
     assert found.text == "4@0,8@200,16@3200"
 
 
-def summary(path, sizes=(64, 64), leaders=(4, 8), **more):
-    budgets = [{"compute": compute, "group_size": n} for compute, n in zip((100.0, 400.0), leaders, strict=True)]
-    content = {"frontier": {"budgets": budgets}, "inputs": [{"problem_set_size": size} for size in sizes], **more}
-    path.write_text(json.dumps(content))
+def summary(path, sizes=(64, 64), advised=(4, 8), schema=3, **more):
+    """What a fit of a sweep writes, as far as a schedule is read from it."""
+    content: dict[str, object] = {"schema": schema, "inputs": [{"problem_set_size": size} for size in sizes]}
+    content["optimal"] = {"budgets": [100.0, 400.0], "group_size": [float(n) for n in advised]}
+    path.write_text(json.dumps(content | more))
     return path
 
 
-def test_a_frontier_of_these_problems_is_a_schedule(tmp_path):
-    where = Field("group_size", "config.schedule.")
-    found = optimal_group_sizes(summary(tmp_path / "summary.json"), where, problem_set_size=64)
+def test_the_fit_of_a_sweep_is_a_schedule(tmp_path):
+    found = optimal_group_sizes(summary(tmp_path / "summary.json"), WHERE, problem_set_size=64)
     assert found.text == "4@0,8@200"
-    with pytest.raises(InputError, match=r"of runs with 64 training problems, and this run has 65"):
-        optimal_group_sizes(tmp_path / "summary.json", where, problem_set_size=65)
-    with pytest.raises(InputError, match=r"cannot be read .*: give the summary\.json of a fit"):
-        optimal_group_sizes("", where, problem_set_size=65)
-    with pytest.raises(InputError, match="does not exist"):
-        optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
-    with pytest.raises(InputError, match=r"the budgets of .* are tokens, and a schedule's are rollouts"):
-        optimal_group_sizes(summary(tmp_path / "s.json", compute_unit="tokens"), where, problem_set_size=64)
-    with pytest.raises(InputError, match=r"no fixed n leads; fit a sweep over group_size"):  # as of runs of auto alone
-        optimal_group_sizes(summary(tmp_path / "s.json", leaders=(0, 8)), where, problem_set_size=64)
-    large = optimal_group_sizes(summary(tmp_path / "s.json", leaders=(4, 10**8)), where, problem_set_size=64)
+    large = optimal_group_sizes(summary(tmp_path / "s.json", advised=(4, 10**8)), WHERE, problem_set_size=64)
     assert large.text == "4@0,100000000@200"
+
+
+def test_without_n_of_c_its_answers_inside_the_data_are_the_schedule(tmp_path):
+    grid = [
+        {"budget": at, "choices": [{"group_size": n}, {"group_size": 2}]} for at, n in ((100, 8), (400, 8), (800, 16))
+    ]
+    path = summary(tmp_path / "summary.json", optimal=None, grid=grid, data={"span": [100, 400]})
+    assert optimal_group_sizes(path, WHERE, problem_set_size=64).text == "8@0"
+
+
+def test_a_summary_of_schema_2_is_read(tmp_path):
+    rows = [{"compute": at, "group_size": n} for at, n in ((100.0, 4), (400.0, 8))]
+    content = {"schema_version": 2, "frontier": {"budgets": rows}, "inputs": [{"problem_set_size": 64}]}
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    found = optimal_group_sizes(tmp_path / "summary.json", WHERE, problem_set_size=64)
+    assert found.text == "4@0,8@200"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({}, r"of runs with 64 training problems, and this run has 65"),
+        ({"compute_unit": "tokens"}, r"the budgets of .* are tokens, and a schedule's are rollouts"),
+        ({"advised": (0, 8)}, "advises no fixed n; fit a sweep over group_size"),  # as of runs of auto alone
+        ({"optimal": None}, r"is no summary\.json of a sweep"),  # as of a law
+        ({"schema": 7}, "is of schema 7, and 2 and 3 are known here: fit the runs again"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_by_its_reason(tmp_path, content, says):
+    with pytest.raises(InputError, match=says):
+        optimal_group_sizes(summary(tmp_path / "summary.json", **content), WHERE, problem_set_size=65)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be read .*: give the summary\.json of a fit"):
+        optimal_group_sizes("", WHERE, problem_set_size=65)
+    with pytest.raises(InputError, match="does not exist"):
+        optimal_group_sizes(tmp_path / "other.json", WHERE, problem_set_size=65)
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(InputError, match=r"is no summary\.json with a frontier"):
-        optimal_group_sizes(tmp_path / "other.json", where, problem_set_size=65)
+    with pytest.raises(InputError, match=r"is no summary\.json of a sweep"):
+        optimal_group_sizes(tmp_path / "other.json", WHERE, problem_set_size=65)
+
+
+@pytest.mark.slow
+def test_the_schedule_of_what_a_fit_wrote_is_that_of_its_answers(tmp_path):
+    result = analyze(write_sweep(tmp_path / "runs", seeds=2), questions=False)
+    (tmp_path / "summary.json").write_text(json.dumps(summary_of(result), allow_nan=False))
+    found = optimal_group_sizes(tmp_path / "summary.json", WHERE, problem_set_size=PROBLEMS)
+    assert found.values[:3] == (2, 4, 8) and result.optimal is not None
+    inside = [each for each in result.grid if each.budget <= BUDGETS[-1]]
+    assert found.values[-1] == max(each.advised.configuration.group_size for each in inside)
 
 
 def test_what_was_read_is_kept_when_the_file_changes():

@@ -161,11 +161,12 @@ def test_what_is_refused_leaves_no_run_behind(scheduled, reference, changes, say
     assert not (tmp_path / "run" / run_files.CONFIG).exists()
 
 
-def test_a_frontier_of_other_problems_is_refused_where_that_is_to_be_seen(scheduled, reference, tmp_path):
+def test_a_fit_of_other_problems_is_refused_where_that_is_to_be_seen(scheduled, reference, tmp_path):
     """Their number is the same; the problems are not."""
     content = {
-        "frontier": {"budgets": [{"compute": 100.0, "group_size": 4}, {"compute": 400.0, "group_size": 8}]},
-        "inputs": [{"problem_set_size": 16, "path": str(reference / run_files.EVAL)}],
+        "schema": 3,
+        "optimal": {"budgets": [100.0, 400.0], "group_size": [4.0, 8.0]},
+        "inputs": [{"problem_set_size": 16, "source": str(reference / run_files.EVAL)}],
     }
     (tmp_path / "summary.json").write_text(json.dumps(content))
     config = dataclasses.replace(scheduled, schedule=ScheduleConfig(f"frontier:{tmp_path / 'summary.json'}"))
@@ -177,7 +178,7 @@ def test_a_frontier_of_other_problems_is_refused_where_that_is_to_be_seen(schedu
     config = dataclasses.replace(config, train_set=str(tmp_path / "others.jsonl"))
     with pytest.raises(InputError, match=f"is of runs on the problems of {scheduled.train_set}, and this run has oth"):
         settled(config, read_inputs(config.resolved()))
-    content["inputs"][0]["path"] = "gone/eval.jsonl"
+    content["inputs"][0]["source"] = "gone/eval.jsonl"
     (tmp_path / "summary.json").write_text(json.dumps(content))
     assert settled(config, read_inputs(config.resolved())).schedule.group_size == "4@0,8@200"
 

@@ -70,7 +70,7 @@ def test_runs_and_their_curves_are_shown(page):
         "Object.fromEntries([...document.querySelectorAll('#curves-view path')].map((path) => "
         "[path.dataset.curve, path.getAttribute('d').split(/[ML]/).length - 1]))"
     )
-    paths.pop("fitted frontier", None)  # of a quick fit
+    paths.pop("best n so far", None)  # of a quick fit
     assert paths == {"hostile <img src=x onerror=alert(1)>": 3, "sweep/n=16": 10, "sweep/n=4": 10}  # log C leaves 0 out
     assert window.evaluate("document.getElementById('metric').value") == "eval/validation/avg@4"
 
@@ -145,14 +145,14 @@ def test_the_fit_so_far_is_shown(page):
     assert [(one["from_group_size"], one["to_group_size"]) for one in found["switches"]] == [(4, 16)]
     assert {row["group_size"] for row in found["budgets"]} == {4, 16}
     said = text(window, "#frontier-said")
-    assert f"is n = 16, with avg@4 {found['budgets'][-1]['reward']:.3f}. It was 4 up to " in said
+    assert f"is n = 16, with avg@4 {found['budgets'][-1]['reward']:.3f}; " in said and ". It was 4 up to " in said
     assert text(window, "#frontier-state").startswith("of 3 runs, ")
     labels = "[...document.querySelectorAll('#frontier-view text')].map((label) => label.textContent)"
     assert {"best n", "4", "16"} <= set(window.evaluate(labels))
     pick(window, "axis", "compute")
     pick(window, "metric", "eval/validation/avg@4")
-    until(window, "document.querySelector('#curves-view path[data-curve=\"fitted frontier\"]') !== null")
-    assert "fitted frontier" in text(window, "#curves-legend")
+    until(window, "document.querySelector('#curves-view path[data-curve=\"best n so far\"]') !== null")
+    assert "best n so far" in text(window, "#curves-legend")
     assert "<html" in window.evaluate("fetch('/frontier/report.html').then((answer) => answer.text())")
 
 
@@ -172,17 +172,16 @@ def test_it_asks_nobody_else_and_nothing_failed(page):
     assert asked == []
 
 
-def test_a_fit_without_a_frontier_is_said_and_nothing_else_is_lost(page):
-    """As after runs that are too short for curves; then one over runs of several base models."""
+def test_a_fit_without_an_answer_is_said_and_nothing_else_is_lost(page):
+    """As of runs that no step was paid of; then one over runs of several base models."""
     window, _, _ = page
-    note = "runs of several base models are fitted as one sweep: a (1), b (1)"
-    empty = {"metric": "avg@4", "unit": "rollouts", "budgets": [], "switches": [], "runs": 4, "notes": []}
-    row = {"compute": 2048, "reward": 0.1, "group_size": 8, "problems_per_batch": 8}
+    empty = {"metric": "avg@4", "unit": "rollouts", "budgets": [], "switches": [], "runs": 4, "differ": []}
+    row = {"compute": 2048, "reward": 0.1, "group_size": 8, "problems_per_batch": 8, "verdict": "open", "named": [8]}
     said = "document.getElementById('frontier-said').innerText"
     window.evaluate("window.asked = window.fetch")
     for result, words in (
-        (empty, "No configuration has a curve yet: nothing leads."),
-        (empty | {"budgets": [row], "notes": [note]}, f"Careful: {note}."),
+        (empty, "No step could be paid yet: nothing is best."),
+        (empty | {"budgets": [row], "differ": ["model"]}, "Careful: the runs differ in model too."),
     ):
         answer = json.dumps({"state": "ready", "message": "", "fitted_at": time.time(), "result": result})
         window.evaluate(

@@ -13,7 +13,7 @@ import pytest
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.watching import frontier as frontiers
-from isocompute_jax.watching.frontier import FrontierSoFar, shown
+from isocompute_jax.watching.frontier import FrontierSoFar
 from isocompute_jax.watching.server import load_page, serving
 from isocompute_jax.watching.watched_runs import WatchedRuns
 from tests.watching.builders import HOSTILE, make_run
@@ -129,7 +129,7 @@ def test_a_port_that_is_taken_is_named(server):
         pass
 
 
-# --- the frontier
+# --- the best n so far
 
 
 class Runs:
@@ -149,9 +149,10 @@ def fitting(monkeypatch):
 import json, pathlib, sys, time
 time.sleep(0.3)
 out = pathlib.Path(sys.argv[1]); out.mkdir(exist_ok=True)
-row = {"compute": 1.0, "reward": 0.5, "group_size": 8, "problems_per_batch": 8, "run": "n = 8"}
-frontier = {"metric": "avg@4", "budgets": [row], "switches": []}
-summary = dict(frontier=frontier, compute_unit="rollouts", inputs=[1, 2], warnings=[])
+size = {"group_size": 8, "problems_per_batch": 8}
+answer = {"budget": 1.0, "choices": [{"reward": 0.5, **size}], "verdict": "open", "named": [size]}
+data = {"span": [1.0, 1.0], "varies": ["group_size"]}
+summary = dict(metric="avg@4", compute_unit="rollouts", inputs=[1, 2], data=data, grid=[answer], switches=[])
 (out / "summary.json").write_text(json.dumps(summary))
 (out / "report.html").write_text("<p>report")
 """
@@ -191,7 +192,8 @@ def test_the_frontier_is_fitted_beside_and_again_when_there_is_more(fitting):
         assert frontier.report() is None
         until(lambda: frontier.now()["state"] == "ready")
         found = frontier.now()["result"]
-        assert found["budgets"] == [{"compute": 1.0, "reward": 0.5, "group_size": 8, "problems_per_batch": 8}]
+        (row,) = found["budgets"]
+        assert (row["compute"], row["reward"], row["group_size"], row["verdict"]) == (1.0, 0.5, 8, "open")
         assert (found["metric"], found["runs"]) == ("avg@4", 2) and frontier.report() == b"<p>report"
         assert len(started) == 1  # nothing new, no fit
         runs.found = (2, 13)
@@ -202,22 +204,6 @@ def test_the_frontier_is_fitted_beside_and_again_when_there_is_more(fitting):
         assert len(started) == 2
     finally:
         frontier.close()
-
-
-def test_a_summary_is_cut_to_what_is_drawn():
-    summary = {
-        "frontier": {
-            "metric": "m",
-            "budgets": [{"compute": 1, "x": 2}, {"compute": 8}],
-            "switches": [{"compute": 3, "y": 4}, {"compute": 9}],
-        },
-        "compute_unit": "rollouts", "inputs": [], "warnings": ["w"],
-    }  # fmt: skip
-    found = shown(summary)
-    assert found["budgets"][0] == {"compute": 1, "reward": None, "group_size": None, "problems_per_batch": None}
-    # A switch beyond the largest budget is an extrapolation, and is not drawn.
-    (switch,) = found["switches"]
-    assert switch["compute"] == 3 and "y" not in switch
 
 
 # --- the command

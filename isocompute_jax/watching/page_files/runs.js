@@ -67,10 +67,10 @@ function drawCurves() {
     width: run.name === state.selected ? 2.8 : 1.7, dots: found.metric.startsWith("eval/"),
   }));
   const result = state.frontier?.result, legend = [];
-  const onFrontier = result?.budgets.length && axis === "compute" && found.metric.endsWith(`/${result.metric}`) && result.unit === "rollouts" && !state.only;
-  if (onFrontier) {
-    series.unshift({ name: "fitted frontier", colour: "#22262b", width: 5, faint: true, x: result.budgets.map((row) => row.compute), y: result.budgets.map((row) => row.reward) });
-    legend.push(make("span", {}, dot("#22262b55", "line"), "fitted frontier"));
+  const onCurves = result?.budgets.length && axis === "compute" && found.metric.endsWith(`/${result.metric}`) && result.unit === "rollouts" && !state.only;
+  if (onCurves) {
+    series.unshift({ name: "best n so far", colour: "#22262b", width: 5, faint: true, x: result.budgets.map((row) => row.compute), y: result.budgets.map((row) => row.reward) });
+    legend.push(make("span", {}, dot("#22262b55", "line"), "best n so far"));
   }
   const name = found.metric.replace(/^train\//, "").replace(/^eval\//, "");
   lineChart(byId("curves-view"), series, { xName: AXIS_NAMES[axis], yName: name, log: state.log, height: 350, format: axis === "wall_s" ? duration : undefined });
@@ -82,7 +82,14 @@ function drawCurves() {
   byId("curves-legend").replaceChildren(...legend);
 }
 
-// --- The frontier
+// --- The best n so far
+
+function verdictOf(budget) {
+  const others = budget.named.filter((size) => size !== budget.group_size);
+  if (budget.verdict === "clear") return "this is clear";
+  if (budget.verdict === "open") return "this is open: the runs so far do not settle it";
+  return others.length ? `n = ${others.join(" and ")} would do as well` : "what else was tried does as well";
+}
 
 function drawFrontier() {
   const found = state.frontier, result = found?.result;
@@ -98,12 +105,13 @@ function drawFrontier() {
     said.replaceChildren(make("span", { class: "empty" }, found.message || (found.state === "fitting" ? "The first fit takes a minute." : "Nothing was fitted yet.")));
     if (!result?.budgets.length) return view.replaceChildren();
   } else if (!result.budgets.length) {
-    said.replaceChildren(make("span", { class: "empty" }, "No configuration has a curve yet: nothing leads."));
+    said.replaceChildren(make("span", { class: "empty" }, "No step could be paid yet: nothing is best."));
     return view.replaceChildren();
   } else {
     const last = result.budgets.at(-1);
     said.replaceChildren("Up to ", make("b", {}, `${amount(last.compute)} ${result.unit}`), " the best number of rollouts per problem is ", make("b", {}, `n = ${last.group_size}`),
-      `, with ${result.metric} ${last.reward.toFixed(3)}. `, result.switches.length ? `It was ${result.switches.map((one) => `${one.from_group_size} up to ${amount(one.compute)}${one.established ? "" : " (not established)"}`).join(", then ")}.` : "No other n leads anywhere.", ...result.notes.map((note) => ` Careful: ${note}.`));
+      `, with ${result.metric} ${last.reward.toFixed(3)}; ${verdictOf(last)}. `, result.switches.length ? `It was ${result.switches.map((one) => `${one.from_group_size} up to ${amount(one.compute)}`).join(", then ")}.` : "No other n is the best anywhere.",
+      result.differ.length ? ` Careful: the runs differ in ${result.differ.join(", ")} too.` : "");
   }
   const sizes = [...new Set(result.budgets.map((row) => row.group_size))].sort((a, b) => a - b);
   lineChart(view, [{ name: "n*(C)", colour: "#31688e", width: 2.6, step: true, x: result.budgets.map((row) => row.compute), y: result.budgets.map((row) => Math.log2(row.group_size)) }], {
