@@ -26,6 +26,8 @@ MOST_NAMED = 3
 LIKELY = 0.05
 """A configuration that is the best in at least this share of the draws is a rival whose missing data matter."""
 SAME_COMPUTE = 1.001
+ROUNDING = 1e-9
+"""Share by which a compute that was raised to a power and back may miss a whole number of steps."""
 
 
 class Sweep(NamedTuple):
@@ -150,7 +152,7 @@ def _choice(sweep: Sweep, stopped: _Stopped, i: int, first: int, best: np.ndarra
     return Choice(
         configuration=sweep.configurations[k],
         stop=stop,
-        num_steps=max(int(stop * SAME_COMPUTE // step), 1) if math.isfinite(step) else None,
+        num_steps=max(int(stop * (1 + ROUNDING) // step), 1) if math.isfinite(step) else None,
         reward=float(values.mean()),
         interval95=interval(values),
         run95=interval(sweep.draws.run[k, :, place]),
