@@ -140,7 +140,7 @@ def prepare(
 
 
 def _run_columns(labels: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """[K, width, L] for each run but the last of a curve: 1 at its points and -1 at the last run's."""
+    """Returns [K, width, L]: for each run but the last of a curve 1 at its points and -1 at the last run's."""
     most = max((int(label.max(initial=0)) for label in labels), default=0)
     columns = np.zeros((len(labels), width, 1 << (most - 1).bit_length() if most else 0))
     for found, label in zip(columns, labels, strict=True):

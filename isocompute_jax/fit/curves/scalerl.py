@@ -66,22 +66,12 @@ def grid_fit(
         many = uncertainty.pin(many, np.arange(count), np.full(count, 2), cells[1])
         at, sse, _ = fit_rising(many, form=HILL, starts=np.stack([cells[1], np.zeros(count)], axis=-1)[:, None])
         best = int(np.argmin(sse))
-        places = zip(
-            ("asymptote", "midpoint"), divmod(best, len(midpoints)), (len(asymptotes), len(midpoints)), strict=True
-        )
-        edges = tuple(name for name, place, size in places if size > 1 and place in (0, size - 1))
-        results.append(
-            CurveFit(
-                form="hill",
-                params=HILL.values(at[best], float(first)),
-                window=(float(first), float(last)),
-                at_bound=edges,
-                num_points=int(np.count_nonzero(problem.root_weight[k])),
-                sse=float(sse[best]),
-                status="warning" if edges else "ok",
-                doubts=("at a bound",) if edges else (),
-            )
-        )
+        i, j = divmod(best, len(midpoints))
+        edges = ("asymptote",) if len(asymptotes) > 1 and i in (0, len(asymptotes) - 1) else ()
+        edges += ("midpoint",) if j in (0, len(midpoints) - 1) else ()
+        params, window = HILL.values(at[best], float(first)), (float(first), float(last))
+        found = CurveFit("hill", params, window, at_bound=edges, sse=float(sse[best]))
+        results.append(dataclasses.replace(found, status="warning", doubts=("at a bound",)) if edges else found)
     return results
 
 
@@ -123,13 +113,7 @@ def log_f(fit: CurveFit, compute: np.ndarray, reward: np.ndarray) -> tuple[np.nd
 def hold_out(
     compute: np.ndarray, reward: np.ndarray, *, cut: float, options: FitOptions
 ) -> tuple[CurveFit, np.ndarray, np.ndarray]:
-    """Fits a curve's evaluations up to the compute `cut`, and predicts the others.
-
-    Args:
-      compute: [P].
-      reward: [P].
-      cut: largest compute that is fitted; ScaleRL's check takes half of the last.
-      options: of the fit.
+    """Fits a curve's evaluations [P] up to the compute `cut`, and predicts the others; ScaleRL cuts at half.
 
     Returns:
       The fit, [E] compute of the evaluations after the cut, and [E] prediction minus reward there.

@@ -24,23 +24,17 @@ from isocompute_jax.fit.curves.forms import Form
 Array = Any
 """NumPy outside of the compiled functions, JAX inside."""
 
-STEP_TOLERANCE = 1e-10
-"""A search ends when an accepted step moves no parameter by more than this (theta holds logarithms: a share)."""
-DECREASE_TOLERANCE = 1e-13
-"""... or lowers the sum of squares by a smaller share than this."""
-
+STEP_TOLERANCE, DECREASE_TOLERANCE = 1e-10, 1e-13
+"""A search ends when a step moves no parameter by more than the one, or lowers the squares by no larger share."""
 GRID_CELLS = {1: (64,), 2: (20, 10)}
 """Cells of the coarse grid by the number of shape parameters."""
 STARTS = 3
 """Lowest local minima of the grid that a search starts from."""
-
 MAX_STEPS = 200
 ROUNDS = (9, 14, 30, MAX_STEPS)
-"""Steps after which searches that have not ended are gathered into batches anew: a batch takes as many as its slowest.
-Three quarters end within 9, one in a hundred needs more than 25."""
+"""Steps after which searches that go on are gathered into batches anew; three quarters end within 9."""
 BATCH = 64
-"""Searches, or curves of a grid, that one call of a compiled program takes. A curve with its intervals costs 23 ms of
-CPU at 32, 18 at 64 and 17 at 128; a study of few curves pays for a whole batch."""
+"""Searches, or curves of a grid, of one call; twice as many are hardly faster, and few curves pay for a whole batch."""
 
 _MOST_CELLS = 200
 _TINY = 1e-300
@@ -215,11 +209,8 @@ def _begin(theta: np.ndarray) -> Search:
 
 def _advance(problem: CurveBatch, kind: Kind, search: Search, steps: jax.Array) -> Search:
     """One search until it has converged or has done `steps` steps in all."""
-    return jax.lax.while_loop(
-        lambda search: ~search["converged"] & (search["steps"] < steps),
-        lambda search: _step(search, problem, kind),
-        search,
-    )
+    step = functools.partial(_step, problem=problem, kind=kind)
+    return jax.lax.while_loop(lambda search: ~search["converged"] & (search["steps"] < steps), step, search)
 
 
 def _searched(curves: tuple[CurveBatch, Kind], which: np.ndarray, start: np.ndarray) -> Search:
@@ -267,12 +258,7 @@ def _in_batches(
 ) -> Any:
     """The results of `function` (problem, kind, a row of each of `each`, `shared`) for N rows, `BATCH` in each call.
 
-    Args:
-      function: what is computed.
-      curves: problem and kind of K curves.
-      which: [N] curve of each row.
-      each: what each row has of its own: arrays [N, ...].
-      shared: what all rows have.
+    `which` [N] is the curve of each row among `curves`, the problem and kind of K.
     """
     program = _program(function, (0,) * (2 + len(each)) + (None,) * len(shared), jax.default_backend())
     count, results = len(which), []
@@ -306,13 +292,8 @@ def fit_rising(
     """Fits K rising curves by weighted least squares, keeping the best of several starts each.
 
     Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are. Curves are
-    worked through in batches of bounded memory; the cost is linear in K.
-
-    Args:
-      problem: the curves and their bounds.
-      form: the shape.
-      starts: [K, S, Q] starts, in place of the problem's grid.
-      ordered: whether low <= high is imposed.
+    worked through in batches of bounded memory; the cost is linear in K. `starts` [K, S, Q] stand in place of the
+    problem's grid; `ordered` imposes low <= high.
 
     Returns:
       [K, Q + 2] the best (low, high, *theta), [K] its sum of squares, and [K] whether the search converged.

@@ -94,13 +94,9 @@ def _jacobian(problem: CurveBatch, basis: np.ndarray, at: np.ndarray, *, form: F
 
 
 def noise(problem: CurveBatch, at: np.ndarray, *, form: Form, width: float = 1.0) -> Noise:
-    """Fits every rho of the grid, starting from the fit at rho = 0, and weighs them.
+    """Fits every rho of the grid to K curves, starting from their fit `at` [K, Q + 2] at rho = 0, and weighs them.
 
-    Args:
-      problem: the K curves; `rho` is set here.
-      at: [K, Q + 2] their fit at rho = 0.
-      form: of the curves.
-      width: of the range of rewards.
+    `width` is that of the range of rewards.
     """
     count = len(at)
     lower, upper = box(problem)
@@ -175,13 +171,9 @@ def _inverse(normal: np.ndarray) -> np.ndarray:
 
 
 def profile(noise: Noise, index: np.ndarray, value: np.ndarray, *, form: Form) -> np.ndarray:
-    """[L] Student's t of holding one parameter at a value: negative below the estimate, positive above.
+    """[L] Student's t of holding one parameter at a value [L]: negative below the estimate, positive above.
 
-    Args:
-      noise: of K curves.
-      index: [L, 2] curve number and coordinate number (0 low, 1 high, 2.. theta).
-      value: [L].
-      form: of the curves.
+    `index` [L, 2] is the number of the curve and that of the coordinate (0 low, 1 high, 2.. theta).
     """
     curve, coordinate = index.T
     rho, which = np.nonzero(noise.weight[:, curve])
@@ -213,13 +205,8 @@ def pin(problem: CurveBatch, rows: np.ndarray, coordinate: np.ndarray, value: np
 def intervals(noise: Noise, at: np.ndarray, levels: list[np.ndarray], *, form: Form) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the 95% intervals of (low, high, *theta), [K, Q + 2] each; of what is fixed both are its value.
 
-    All ends of all curves are sought side by side.
-
-    Args:
-      noise: of K curves.
-      at: [K, Q + 2] their fit at rho = 0, whose parameters the intervals are about.
-      levels: per curve [S] levels of its runs.
-      form: of the curves.
+    All ends of all curves are sought side by side. They are about the fit at rho = 0, `at` [K, Q + 2], with the levels
+    of each curve's runs, [S] each.
     """
     count = len(at)
     lower, upper = (bound[:count] for bound in box(noise.problem))
