@@ -29,19 +29,19 @@ MOST_ALTERNATIVES = 5
 
 
 def rewards_of(result: SweepResult) -> Rewards:
-    """How the rewards of a sweep are written."""
+    """Returns how the rewards of a sweep are written."""
     measured = [reward[np.isfinite(reward)] for band in result.curves for _, reward in band.points]
     every = np.concatenate([np.empty(0), *measured])
     return Rewards.of(result.options.read.reward_range, float(np.ptp(every)) if len(every) else 0.0)
 
 
 def unit_of(result: SweepResult) -> str:
-    """What compute is counted in."""
+    """Returns the word for what compute is counted in."""
     return UNITS[result.options.read.compute]
 
 
 def data_facts(result: SweepResult) -> dict[str, Any]:
-    """What is said of the data."""
+    """Returns what sentences say about the data."""
     data, say = result.data, rewards_of(result)
     sizes = sorted({band.configuration.group_size for band in result.curves} - {0})
     least, most = data.seeds
@@ -69,7 +69,7 @@ def data_facts(result: SweepResult) -> dict[str, Any]:
 
 
 def answer_facts(result: SweepResult, answer: Answer) -> dict[str, Any]:
-    """What is said of one answer: some twenty facts, beside those of the data."""
+    """Returns what sentences say about one answer: some thirty facts, and those of the data."""
     say, best = rewards_of(result), answer.advised
     config, data = best.configuration, data_facts(result)
     every = [band.configuration for band in result.curves]
@@ -116,7 +116,7 @@ def _span(values: Sequence[int]) -> str:
 
 
 def _rates(every: Sequence[Configuration]) -> str:
-    """How many learning rates were tried: `unknown`, `one`, `by size` (one for each n and batch), or `several`."""
+    """Says how many learning rates were tried: `unknown`, `one`, `by size` (one for each n and batch), or `several`."""
     if not all(each.learning_rate for each in every):
         return "unknown"
     if len({each.learning_rate for each in every}) == 1:
@@ -128,7 +128,7 @@ def _rates(every: Sequence[Configuration]) -> str:
 
 
 def _alternatives(answer: Answer, say: Rewards) -> list[dict[str, str]]:
-    """The price of choosing otherwise, the least first; of many the first ones and the last."""
+    """Returns the price of choosing otherwise, the least first; of many the first ones and the last."""
     others = sorted(answer.choices[1:], key=lambda each: each.cost)
     if len(others) > MOST_ALTERNATIVES:
         others = [*others[: MOST_ALTERNATIVES - 1], others[-1]]
@@ -143,7 +143,7 @@ def _alternatives(answer: Answer, say: Rewards) -> list[dict[str, str]]:
 
 
 def _best_row(result: SweepResult, say: Rewards) -> dict[str, str] | None:
-    """The highest evaluation there is."""
+    """Finds the highest evaluation."""
     rows = []
     for band in result.curves:
         for seed, (compute, reward) in zip(band.seeds, band.points, strict=True):
@@ -159,7 +159,7 @@ def _best_row(result: SweepResult, say: Rewards) -> dict[str, str] | None:
 
 
 def range_facts(ranges: Sequence[AnswerRange]) -> list[dict[str, str]]:
-    """Neighbouring ranges with one advised configuration as one: its name, and where it ends."""
+    """Joins neighbouring ranges with one advised configuration: its name, and where it begins and ends."""
     groups = [list(group) for _, group in itertools.groupby(ranges, key=lambda each: each.advised)]
     called = [short(group[0].advised.name) for group in groups]
     if all(re.fullmatch(r"n = \d+", name) for name in called):
@@ -171,7 +171,7 @@ def range_facts(ranges: Sequence[AnswerRange]) -> list[dict[str, str]]:
 
 
 def next_facts(result: SweepResult, run: NextRun) -> dict[str, Any]:
-    """A run to add."""
+    """Returns what sentences say about a run to add."""
     say = rewards_of(result)
     tried = {band.configuration for band in result.curves}
     return {
@@ -186,7 +186,7 @@ def next_facts(result: SweepResult, run: NextRun) -> dict[str, Any]:
 
 
 def schedule_facts(result: SweepResult, found: ScheduleResult) -> dict[str, Any]:
-    """A schedule beside the best fixed n."""
+    """Returns what sentences say about a schedule and the best fixed n."""
     say = rewards_of(result)
     return {
         "name": short(found.schedule),
@@ -202,11 +202,11 @@ def schedule_facts(result: SweepResult, found: ScheduleResult) -> dict[str, Any]
 
 
 def budgets_of(result: SweepResult) -> list[Answer]:
-    """Every prepared answer, by budget: those of the grid and those that were asked for."""
+    """Returns every prepared answer, by budget: those of the grid and those that were asked for."""
     found = {answer.budget: answer for answer in (*result.grid, *result.asked)}
     return [found[budget] for budget in sorted(found)]
 
 
 def in_order(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """By n, B_problem and learning rate, then by name."""
+    """Sorts configurations by n, B_problem and learning rate, then by name."""
     return sorted(configurations, key=lambda e: (e.group_size, e.problems_per_batch, e.learning_rate, e.name))

@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import to_hex
 
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.laws.answer import sentences as law_sentences
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report import facts, tables
+from isocompute_jax.fit.report.figures import style
 from isocompute_jax.fit.report.wording import Html, Section, amount, render, say, short, versions, words
 from isocompute_jax.fit.results import Answer, SweepResult
 
@@ -34,39 +36,30 @@ LEVELS = {"clear": "good", "no matter": "fine", "open": "doubt"}
 def render_page(
     result: SweepResult, figures: Figures, *, before: Sequence[Section] = (), after: Sequence[Section] = ()
 ) -> str:
-    """The HTML text of an analysis.
+    """Writes the page of an analysis.
 
-    Args:
-      result: of the analysis.
-      figures: name -> picture, as `draw_figures` returns them.
-      before: sections on how the runs were made, of another room.
-      after: sections on what the analysis does not show.
+    Sections `before` and `after` are those of another room, on how the runs were made and on what this does not show.
     """
-    known = facts.answer_facts(result, result.asked[0])
-    data = [say(name, known) for name in ("data_size", "data_reward", "data_varies", "data_ends", "no_rise", "falls")]
-    drawing = importlib.resources.files("isocompute_jax.records") / "drawing.js"
     return render(
         "page.html.j2",
         title=result.options.title,
-        lead=say("lead", known),
+        known=facts.answer_facts(result, result.asked[0]),
         answer=answer_parts(result, result.asked[0]),
-        data_sentences=[each for each in data if each],
         notes=result.data.notes,
-        following=say("next_runs", [facts.next_facts(result, run) for run in result.next_runs]),
-        scheduled=[say("schedule", facts.schedule_facts(result, each)) for each in result.scheduled],
+        following=[facts.next_facts(result, run) for run in result.next_runs],
+        scheduled=[facts.schedule_facts(result, each) for each in result.scheduled],
         figures=figures,
-        captions={"curves": say("curves_caption", known), "choices": say("bars_caption", known)},
         several=len(result.curves) > 1,
         sections=_open_sections(result, figures),
         folded=[*_folded_sections(result, figures), *before, *after],
         data=Html(page_data(result)),
-        drawing=Html(drawing.read_text("utf-8")),
+        drawing=Html((importlib.resources.files("isocompute_jax.records") / "drawing.js").read_text("utf-8")),
         versions=versions(),
     )
 
 
 def render_law(result: LawResult, figures: Figures) -> str:
-    """The HTML text of a law: its sentences, its picture, its parameters, and its other tables folded."""
+    """Writes the page of a law: its sentences, its picture, its parameters, and its other tables folded."""
     first, *others = tables.law_tables(result)
     return render(
         "law.html.j2",
@@ -81,7 +74,7 @@ def render_law(result: LawResult, figures: Figures) -> str:
 
 
 def answer_parts(result: SweepResult, answer: Answer) -> dict[str, Any]:
-    """The answer as parts of the page: what they say, and a level for the colour of the verdict."""
+    """Puts an answer into the words of the page's parts, with a level for the colour of the verdict."""
     known = facts.answer_facts(result, answer)
     log = [say("best_row", known), say("no_forecast", known)] if not known["curves"] else []
     rises = known["rises"]
@@ -100,13 +93,14 @@ def answer_parts(result: SweepResult, answer: Answer) -> dict[str, Any]:
 
 
 def _open_sections(result: SweepResult, figures: Figures) -> list[Section]:
-    """What stands open below the first screen."""
+    """Returns the sections that stand open below the first screen."""
     found = [each for each in (tables.asked(result), tables.ranges(result)) if len(each.rows) > 1]
     if "optimal_n" in figures and result.optimal is not None:
-        law, said = say("law", result.optimal.law), words()
+        largest = max(band.configuration.group_size for band in result.curves)
+        law, said = say("law", result.optimal.law, largest), words()
         found.append(Section(said["optimal"], (law,) if law else (), figures["optimal_n"], said["optimal_alt"]))
     others = (tables.next_runs(result), tables.switches(result), tables.schedules(result))
-    found += [each for each in others if each.rows]
+    found += [each for each in others if each.rows or (each.paragraphs and not each.columns)]
     known = facts.answer_facts(result, result.asked[0])
     measures = [facts.answer_facts(other, other.asked[0]) for other in result.targets.values() if other.asked]
     targets = tuple(say("target", known, other) for other in measures)
@@ -114,7 +108,7 @@ def _open_sections(result: SweepResult, figures: Figures) -> list[Section]:
 
 
 def _folded_sections(result: SweepResult, figures: Figures) -> list[Section]:
-    """What a reader may look up."""
+    """Returns the sections that a reader may open."""
     found = [_question(each, figures.get(f"question_{place}")) for place, each in enumerate(result.questions, 1)]
     paper = dataclasses.replace(tables.paper(result), figure=figures.get("paper"), alt=words()["paper_alt"])
     found += [each for each in (paper, tables.choices(result)) if each.rows]
@@ -124,7 +118,7 @@ def _folded_sections(result: SweepResult, figures: Figures) -> list[Section]:
 
 
 def _question(question: Any, figure: pathlib.Path | None) -> Section:
-    """The answer to a question, in the words of its own file."""
+    """Puts the answer to a question into the words of its template."""
     own = "questions.j2"
     return Section(
         title=say("title", question, template=own),
@@ -138,41 +132,36 @@ def _question(question: Any, figure: pathlib.Path | None) -> Section:
 
 
 def page_data(result: SweepResult) -> str:
-    """JSON that may stand inside of a script element: no `<` is in it."""
+    """Returns JSON that may stand inside of a script element: no `<` is in it."""
     budgets = [answer.budget for answer in facts.budgets_of(result)]
     asked = [budgets.index(answer.budget) for answer in result.asked]
     measures = {result.metric: result, **result.targets}
     kept = ("chart", "evaluation", "seed", "budget", "metric", "axis", "logarithmic", "linear")
+    said, drawn = words(), result.data.curves
     content = {
         "unit": facts.unit_of(result),
         "label": say("compute_label", facts.data_facts(result)),
-        "words": {name: words()[name] for name in kept},
+        "words": {name: said[name] for name in kept},
         "metric": result.metric,
         "budgets": budgets,
         "labels": [amount(budget) for budget in budgets],
         "start": asked[0],
         "asked": asked,
         "metrics": {name: _measure(found, budgets) for name, found in measures.items()},
-        "signs": [[kind, words()[name]] for kind, name in _signs(result)],
-        "schedules": _schedules(result),
+        "signs": [["dot", said["dot"]], *([["shade", said["band"]], ["thick", said["advised"]]] if drawn else [])],
+        "schedules": [
+            {"name": short(each.schedule), "colour": style.scheduled(place)}
+            | {"lines": [{"x": _short(compute), "y": _short(reward)} for compute, reward in each.points]}
+            for place, each in enumerate(result.scheduled)
+        ],
         "batches": [f"B = {b}" for b in sorted({band.configuration.problems_per_batch for band in result.curves})],
     }
     return json.dumps(plain(content), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _signs(result: SweepResult) -> list[tuple[str, str]]:
-    """What the legend says besides colours: kind of mark, and name of its word."""
-    found = [("dot", "dot"), *([("shade", "band")] if result.data.curves else [])]
-    return [*found, *([("thick", "advised")] if result.data.curves and result.data.trend == "rise" else [])]
-
-
 def _measure(result: SweepResult, budgets: Sequence[float]) -> dict[str, Any]:
-    from matplotlib.colors import to_hex
-
-    from isocompute_jax.fit.report.figures.style import colours  # drawn alike: the static picture has these too
-
     every = [band.configuration for band in result.curves]
-    colour_of, batches = colours(every), sorted({each.problems_per_batch for each in every})
+    colour_of, batches = style.colours(every), sorted({each.problems_per_batch for each in every})
     dots = sum(len(compute) for band in result.curves for compute, _ in band.points)
     stride = -(-dots // MOST_DOTS) or 1
     curves = [
@@ -216,19 +205,6 @@ def _answer(result: SweepResult, answer: Answer, every: Sequence[Any], order: Ma
             for each in choices
         ],
     }
-
-
-def _schedules(result: SweepResult) -> list[dict[str, Any]]:
-    from isocompute_jax.fit.report.figures.style import SCHEDULED
-
-    return [
-        {
-            "name": short(each.schedule),
-            "colour": SCHEDULED[place % len(SCHEDULED)],
-            "lines": [{"x": _short(compute), "y": _short(reward)} for compute, reward in each.points],
-        }
-        for place, each in enumerate(result.scheduled)
-    ]
 
 
 def _short(values: np.ndarray) -> list[float | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
-from isocompute_jax.fit.report.wording import EN_DASH, Section, amount, cell, figures, say, short, words
+from isocompute_jax.fit.report.wording import EN_DASH, Section, amount, cell, figures, say, scale, short, words
 from isocompute_jax.fit.results import Answer, SweepResult
 
 MOST_BUDGETS = 9
@@ -20,9 +20,9 @@ Columns = Mapping[str, Callable[[Any], str]]
 
 
 def every_table(result: SweepResult) -> list[Section]:
-    """Every table of a sweep that has rows, in the order of --tables."""
-    found = (asked, ranges, choices, optimal, switches, next_runs, schedules, paper)
-    return [table for make in found if (table := make(result)).rows]
+    """Returns every table of a sweep that has something to say, in the order of --tables."""
+    found = (make(result) for make in (asked, ranges, choices, switches, next_runs, schedules, paper))
+    return [table for table in found if table.rows or (table.paragraphs and not table.columns)]
 
 
 def _table(title: str, columns: Columns, records: Iterable[Any], *about: str) -> Section:
@@ -32,7 +32,7 @@ def _table(title: str, columns: Columns, records: Iterable[Any], *about: str) ->
 
 
 def asked(result: SweepResult) -> Section:
-    """The answers to the budgets that were asked for."""
+    """Lists the answers to the budgets that were asked for."""
     columns: Columns = {
         "budget": lambda f: f["budget"],
         "advised": lambda f: ", ".join(filter(None, [f["pick"], say("plan", f)])),
@@ -46,7 +46,7 @@ def asked(result: SweepResult) -> Section:
 
 
 def ranges(result: SweepResult) -> Section:
-    """Which configuration is advised from where to where."""
+    """Lists which configuration is advised from where to where."""
     text, rises = facts.rewards_of(result), result.data.trend == "rise"
     columns: Columns = {
         "from": lambda r: amount(r.start),
@@ -60,7 +60,7 @@ def ranges(result: SweepResult) -> Section:
 
 
 def choices(result: SweepResult) -> Section:
-    """Every configuration at some of the budgets, those that were asked for included."""
+    """Lists every configuration at some of the budgets, those that were asked for included."""
     text, every = facts.rewards_of(result), facts.budgets_of(result)
     places = set(np.linspace(0, len(every) - 1, MOST_BUDGETS).round().astype(int).tolist())
     shown: list[Answer] = [each for place, each in enumerate(every) if place in places or each in result.asked]
@@ -80,25 +80,8 @@ def choices(result: SweepResult) -> Section:
     return _table("choices", columns, [(answer, choice) for answer in shown for choice in answer.choices])
 
 
-def optimal(result: SweepResult) -> Section:
-    """The best n at some budgets."""
-    found = result.optimal
-    count = 0 if found is None else len(found.budgets)
-    rows = [] if found is None else [
-        (found.budgets[i], found.group_size[i], found.interval95[i], found.num_steps[i])
-        for i in np.unique(np.linspace(0, count - 1, MOST_BUDGETS).round().astype(int))
-    ]  # fmt: skip
-    columns: Columns = {
-        "budget": lambda r: amount(float(r[0])),
-        "group_size": lambda r: f"{r[1]:.0f}",
-        "cost95": lambda r: "{:.0f} to {:.0f}".format(*r[2]),
-        "num_steps": lambda r: f"{r[3]:,.0f}" if np.isfinite(r[3]) else EN_DASH,
-    }
-    return _table("optimal", columns, rows)
-
-
 def switches(result: SweepResult) -> Section:
-    """Where the advised configuration changes, in compute and in epochs."""
+    """Lists where the advised configuration changes, in compute and in epochs."""
     columns: Columns = {
         "before": lambda s: short(s.before.name),
         "after": lambda s: short(s.after.name),
@@ -112,7 +95,7 @@ def switches(result: SweepResult) -> Section:
 
 
 def next_runs(result: SweepResult) -> Section:
-    """The runs to add."""
+    """Lists the runs to add."""
     columns: Columns = {
         "configuration": lambda f: say("next_run", f),
         "total": lambda f: f["cost"],
@@ -123,54 +106,54 @@ def next_runs(result: SweepResult) -> Section:
 
 
 def schedules(result: SweepResult) -> Section:
-    """Each schedule beside the best fixed n."""
-    text = facts.rewards_of(result)
-    columns: Columns = {
-        "schedule": lambda s: short(s.schedule),
-        "seeds": lambda s: str(len(s.seeds)),
-        "compute": lambda s: amount(s.compute),
-        "reward": lambda s: text.value(s.reward),
-        "cost95": lambda s: text.interval(s.interval95),
-        "best_fixed": lambda s: short(s.best_fixed.name),
-        "difference": lambda s: text.difference(s.difference),
-        "cost95_": lambda s: text.interval(s.difference95),
-    }
-    return _table("scheduled", columns, result.scheduled)
+    """Says how each schedule compares with the best fixed n."""
+    said = (say("schedule", facts.schedule_facts(result, each)) for each in result.scheduled)
+    return Section(words()["scheduled"], tuple(said))
 
 
 def paper(result: SweepResult) -> Section:
-    """Parameters of the curves as in the paper."""
-    columns: Columns = {
-        "configuration": lambda r: short(r["name"]),
-        "parameter": lambda r: r["parameter"],
-        "value": lambda r: cell(r["value"]),
-        "cost95": lambda r: " to ".join(map(figures, r["interval95"] or ())),
-    }
+    """Lists parameters of the curves as in the paper, and says where their envelope switches."""
     found = result.paper
+    if found is None:
+        return Section(words()["paper"])
+    by_name: dict[str, dict[str, Any]] = {}
+    for row in paper_rows(result):
+        ends = " to ".join(map(scale, row["interval95"] or ()))
+        by_name.setdefault(row["name"], {})[row["parameter"]] = f"{scale(row['value'])} ({ends})"
+    parameters = list(dict.fromkeys(name for row in by_name.values() for name in row))
     passes = [
         say("paper_switch", {"before": short(s.before.name), "after": short(s.after.name), "compute": amount(s.compute)}
             | {"epochs": figures(s.epochs) if np.isfinite(s.epochs) else ""})
-        for s in (found.switches if found else ()) if s.cause == "crossing"
+        for s in found.switches if s.cause == "crossing"
     ]  # fmt: skip
-    law = found.allocation if found and found.allocation and found.allocation.status != "failed" else None
-    about = say("paper", {"form": result.options.form})
-    return _table("paper", columns, paper_rows(result), about, " ".join([*passes, say("law", law)]).strip())
+    law = found.allocation if found.allocation and found.allocation.status != "failed" else None
+    largest = max(each.group_size for each in found.configurations)
+    about = (say("paper", {"form": result.options.form}), " ".join([*passes, say("law", law, largest)]).strip())
+    rows = [[short(name), *(row.get(each, EN_DASH) for each in parameters)] for name, row in by_name.items()]
+    return Section(words()["paper"], about, columns=(words()["headings"]["configuration"], *parameters), rows=rows)
 
 
 def paper_rows(result: SweepResult) -> list[dict[str, Any]]:
-    """A row for each parameter of each curve; one that is not identified has an interval and no value."""
-    if result.paper is None:
+    """Makes a row for each parameter of each curve; one that is not identified has an interval and no value.
+
+    Those of ScaleRL's grid, where it was asked for, follow as `asymptote (grid)`, and have no intervals.
+    """
+    found = result.paper
+    if found is None:
         return []
+    pairs = [(*pair, True) for pair in zip(found.configurations, found.fits, strict=True)]
+    pairs += [(*pair, False) for pair in zip(found.configurations, found.grid, strict=False)]
     return [
-        {"name": configuration.name, "form": fit.form, "parameter": name, "status": fit.status}
-        | {"value": value if fit.identified.get(name) else None, "interval95": fit.interval95.get(name)}
-        for configuration, fit in zip(result.paper.configurations, result.paper.fits, strict=True)
+        {"name": configuration.name, "form": fit.form, "parameter": name if free else f"{name} (grid)"}
+        | {"status": fit.status, "value": value if fit.identified.get(name, not free) else None}
+        | {"interval95": fit.interval95.get(name)}
+        for configuration, fit, free in pairs
         for name, value in fit.params.items()
     ]
 
 
 def law_tables(result: LawResult) -> list[Section]:
-    """The tables of a law."""
+    """Returns the tables of a law."""
     found = []
     for name in ("parameters", *result.tables):
         rows = result.rows(name)

@@ -15,14 +15,14 @@ from isocompute_jax.fit.results import SweepResult
 MOST_DATA, MOST_ANSWER = 4, 8
 """Lines."""
 MOST_NOTES = 2
-LEAST_ALTERNATIVES = 3
-"""Alternatives to the advised that are named, even where they take more than a line."""
+ITEMS = (6, 5, 4, 3, 2)
+"""How many alternatives and ranges of budgets a line may name: as many as fit."""
 MOST_ASKED = 4
 """Budgets with an answer of their own on the first screen; two lines each."""
 
 
 def headline(result: SweepResult) -> str:
-    """What the data are, in at most four lines, and how to spend each budget, in at most eight."""
+    """Says what the data are in at most four lines, and how to spend each budget in at most eight."""
     return "\n".join([*_data(result), *_answers(result)])
 
 
@@ -39,7 +39,7 @@ def _data(result: SweepResult) -> list[str]:
 
 
 def _notes(notes: Sequence[str], room: int) -> list[str]:
-    """A line for each of the first notes, and how many more there are."""
+    """Returns a line for each of the first notes, which says how many more there are."""
     shown = list(notes)[: min(MOST_NOTES, room)]
     more = f" ({say('more_notes', len(notes) - len(shown))})" if len(notes) > len(shown) else ""
     lines = []
@@ -50,7 +50,7 @@ def _notes(notes: Sequence[str], room: int) -> list[str]:
 
 
 def _cut(text: str, most: int) -> str:
-    """A note on one line: without its places where these are too long."""
+    """Cuts a note to one line: without its places where these are too long."""
     if len(text) <= most:
         return wrapped(text)[0]
     head = text[: text.index(": ")] + "." if ": " in text[:most] else text
@@ -58,28 +58,33 @@ def _cut(text: str, most: int) -> str:
 
 
 def _answers(result: SweepResult) -> list[str]:
+    known = facts.answer_facts(result, result.asked[0])
     if len(result.asked) > 1:
         return _several(result)
-    known = facts.answer_facts(result, result.asked[0])
     ranges = facts.range_facts(result.ranges) if known["rises"] and known["curves"] else []
     told = [say("choice", known), say("verdict", known), say("expect", known)]
     if not known["curves"]:
         told += [say("best_row", known), say("no_forecast", known)]
     elif known["rises"]:
-        texts = [say("instead", known, most) for most in range(facts.MOST_ALTERNATIVES, LEAST_ALTERNATIVES - 1, -1)]
-        told.append(next((text for text in texts if len(text) <= TERMINAL_WIDTH), texts[-1]))
-    told += [say("rests", known), say("by_budget", ranges, known["unit"]), *_following(result)]
+        told.append(_on_a_line("instead", known))
+    told += [say("rests", known), _on_a_line("by_budget", ranges), *_following(result)]
     return _fitted(told, MOST_ANSWER)
 
 
+def _on_a_line(macro: str, given: object) -> str:
+    """Says a list with as many items as fit on a line, and at least two."""
+    texts = [say(macro, given, count) for count in ITEMS]
+    return next((text for text in texts if len(text) <= TERMINAL_WIDTH), texts[-1])
+
+
 def _following(result: SweepResult) -> list[str]:
-    """The runs to add, and the first schedule beside the best fixed n."""
+    """Says which runs to add, and how the first schedule compares with the best fixed n."""
     following = say("next_runs", [facts.next_facts(result, run) for run in result.next_runs])
     return [following, *(say("schedule", facts.schedule_facts(result, each)) for each in result.scheduled[:1])]
 
 
 def _several(result: SweepResult) -> list[str]:
-    """Two lines for each of several budgets."""
+    """Says two lines on each of several budgets."""
     told = []
     following = [text for text in _following(result)[:1] if text]
     most = MOST_ASKED - len(following)
@@ -94,7 +99,7 @@ def _several(result: SweepResult) -> list[str]:
 
 
 def _fitted(paragraphs: Sequence[str], most: int) -> list[str]:
-    """The paragraphs as lines; where they are more than `most`, the longest are cut, and then the last left out."""
+    """Breaks paragraphs into at most `most` lines: the longest are cut, and the last left out."""
     told = [text for text in paragraphs if text][:most]
     found = [wrapped(text) for text in told]
     while sum(map(len, found)) > most:
@@ -104,21 +109,23 @@ def _fitted(paragraphs: Sequence[str], most: int) -> list[str]:
 
 
 def tables(result: SweepResult) -> str:
-    """What the answer rests on, in full: every choice of each budget, curves, switches, and all notes."""
+    """Writes out what the answer rests on: every choice of each budget, curves, switches, and all notes."""
     notes = [line for note in result.data.notes for line in wrapped(f"- {note}")]
     return "\n".join([*(line for each in every_table(result) for line in _table(each)), *notes])
 
 
 def law_text(result: LawResult) -> tuple[str, str]:
-    """The sentences of a law, and its tables."""
+    """Returns the sentences of a law, and its tables."""
     told = [line for sentence in law_sentences(result) for line in wrapped(sentence)]
     return "\n".join(told), "\n".join(line for each in law_tables(result) for line in _table(each))
 
 
 def _table(section: Section) -> list[str]:
-    """A title, what it is about, and aligned columns."""
+    """Returns the lines of a title, what it is about, and aligned columns."""
+    about = [line for paragraph in section.paragraphs for line in wrapped(paragraph)]
+    if not section.rows:
+        return [section.title, *about, ""]
     rows = [section.columns, *(list(map(str, row)) for row in section.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    about = [line for paragraph in section.paragraphs for line in wrapped(paragraph)]
     return [section.title, *about, lines[0], "-" * min(sum(widths) + 2 * len(widths) - 2, 160), *lines[1:], ""]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import html
@@ -32,7 +31,7 @@ _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def amount(compute: float) -> str:
-    """A compute to three significant figures: `12.5`, `131,000` or `5.6 million`."""
+    """Writes a compute to three significant figures: `12.5`, `131,000` or `5.6 million`."""
     if not math.isfinite(compute):
         return EN_DASH
     for size, word in _LARGE:
@@ -44,7 +43,7 @@ def amount(compute: float) -> str:
 
 
 def scale(value: float | None) -> str:
-    """A count in three figures: `500M`, `1.5B`, `2.1e+19`."""
+    """Writes a count in three figures: `500M`, `1.5B`, `2.1e+19`."""
     if value is None or not math.isfinite(value):
         return EN_DASH
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -54,20 +53,20 @@ def scale(value: float | None) -> str:
 
 
 def figures(value: float | None) -> str:
-    """A number in three figures; a dash when there is none."""
+    """Writes a number in three figures; a dash when there is none."""
     return EN_DASH if value is None or not math.isfinite(value) else f"{value:z.3g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewards:
-    """How rewards of one sweep are written: with so many decimals, and as percent where their range is 0 to 100."""
+    """Writes rewards of one sweep alike: with these decimals, and as percent where their range is 0 to 100."""
 
     decimals: int
     percent: bool
 
     @classmethod
     def of(cls, reward_range: tuple[float, float], span: float) -> Rewards:
-        """Three decimals for a range of 1; more where the rewards that were measured span little."""
+        """Takes three decimals for a range of 1, and more where the rewards that were measured span little."""
         low, high = reward_range
         needed = 3 - math.floor(math.log10(high - low)) if math.isfinite(high - low) else 3
         if span > 0:
@@ -75,11 +74,11 @@ class Rewards:
         return cls(min(max(needed, 0), 6), (low, high) == (0, 100))
 
     def value(self, reward: float) -> str:
-        """`0.427`, or `42.7%`."""
+        """Writes `0.427`, or `42.7%`."""
         return f"{reward:z.{self.decimals}f}{'%' if self.percent else ''}" if math.isfinite(reward) else EN_DASH
 
     def interval(self, ends: Sequence[float], *, like: Sequence[float] = ()) -> str:
-        """`0.40 to 0.45`: a decimal less than a reward has where these ends, or those of `like`, are far apart."""
+        """Writes `0.40 to 0.45`: a decimal less than a reward has where the ends, or those of `like`, are far apart."""
         low, high = ends
         if not math.isfinite(low + high):
             return EN_DASH
@@ -89,7 +88,7 @@ class Rewards:
         return f"{low:z.{decimals}f} to {high:z.{decimals}f}{'%' if self.percent else ''}"
 
     def difference(self, cost: float) -> str:
-        """`0.012`: two significant figures, and no more decimals than one beyond those of a reward."""
+        """Writes `0.012`: two significant figures, with at most one decimal more than a reward has."""
         if not math.isfinite(cost):
             return EN_DASH
         if abs(cost) < 0.5 * 10.0 ** -(self.decimals + 1):
@@ -99,21 +98,21 @@ class Rewards:
 
 
 def short(name: str, most: int = LONGEST_NAME) -> str:
-    """A name of at most `most` characters: its middle is left out where it is too long."""
-    name = printable(name)
+    """Shortens a name to at most `most` characters, and writes `n = 4, B = 8` as `n = 4 (B = 8)`, as lists need it."""
+    name = re.sub(r"^(n = \d+), (B = \d+)", r"\1 (\2)", printable(name))
     kept = most - 1
     return name if len(name) <= most else f"{name[: kept - kept // 2]}\N{HORIZONTAL ELLIPSIS}{name[-(kept // 2) :]}"
 
 
 def listed(items: Iterable[Any], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`; with semicolons where the items have commas themselves."""
+    """Writes `a`, `a and b`, `a, b and c`; with semicolons where the items have commas themselves."""
     words = [str(item) for item in items]
     comma = "; " if any("," in word for word in words) else ", "
     return f" {last} ".join([comma.join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def names(configurations: Sequence[Configuration], last: str = "and", most: int = 5) -> str:
-    """`n = 32, 64 and 128`; configurations that more than n tells apart by their names; of many the first ones."""
+    """Writes `n = 32, 64 and 128`; whole names where more than n tells them apart; of many the first ones."""
     found = [short(each.name) for each in configurations]
     sizes = [re.fullmatch(r"n = (\d+)", name) for name in found]
     rest = [f"{len(found) - most + 1} more"] if len(found) > most else []
@@ -124,7 +123,7 @@ def names(configurations: Sequence[Configuration], last: str = "and", most: int 
 
 
 def cell(value: Any) -> str:
-    """The text of a table's cell: floats to four significant figures, a dash for what is unknown."""
+    """Writes a cell of a table: floats to four significant figures, a dash for what is unknown."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return EN_DASH
     if isinstance(value, bool):
@@ -135,7 +134,7 @@ def cell(value: Any) -> str:
 
 
 def wrapped(text: str, *, first: str = "", indent: str = "  ", most: int | None = None) -> list[str]:
-    """Lines of at most `TERMINAL_WIDTH` columns, and of more than `most` none; `n = 8` stays on one line."""
+    """Breaks a text into at most `most` lines of `TERMINAL_WIDTH` columns; `n = 8` stays on one line."""
     told = printable(text, lines=True).replace(" = ", _JOINED)
     lines = textwrap.wrap(
         told, TERMINAL_WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False, max_lines=most,
@@ -158,7 +157,7 @@ class Section:
 
     title: str
     paragraphs: tuple[str, ...] = ()  # explanation
-    figure: pathlib.Path | None = None  # an .svg or .png, which is put into the page itself
+    figure: pathlib.Path | None = None  # an .svg, which is put into the page itself
     alt: str = ""  # what the figure shows, for those who cannot see it
     how_to_read: str = ""  # the figure's caption
     findings: tuple[str, ...] = ()  # sentences computed from data
@@ -183,17 +182,17 @@ def section_from(template: pathlib.Path, **values: Any) -> Section:
 
 
 def say(macro: str, *given: Any, template: str = "sentences.j2") -> str:
-    """What a macro of the sentences says, on one line; empty where it has nothing to say."""
+    """Returns what a macro of the sentences says, on one line; empty where it has nothing to say."""
     return _joined(str(getattr(_module(template), macro)(*given)))
 
 
 def words() -> Mapping[str, Any]:
-    """Headings, labels and captions, by their names."""
+    """Returns headings, labels and captions, by their names."""
     return _module("sentences.j2").words  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def render(template: str, **values: Any) -> str:
-    """The text of a page's template; plain text in it is escaped."""
+    """Fills a template of a page; plain text in it is escaped."""
     return _environment(escape=True).get_template(template).render(words=words(), **values)
 
 
@@ -217,7 +216,7 @@ def _environment(*, escape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    shared = (amount, cell, figures, listed, picture, unbroken)
+    shared = (amount, cell, figures, listed, picture, say, unbroken)
     found.filters.update({function.__name__: function for function in shared}, f=format)
     found.globals.update({function.__name__: function for function in shared})
     return found
@@ -231,16 +230,12 @@ def unbroken(text: str) -> Html:
 
 
 def picture(path: pathlib.Path, alt: str) -> Html:
-    """A picture as HTML, so that the page is one file: an SVG as it is, another one as data."""
-    label = html.escape(alt, quote=True)
-    if path.suffix == ".svg":
-        text = path.read_text(encoding="utf-8")
-        return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Html(f'<img src="data:image/{path.suffix[1:]};base64,{data}" alt="{label}">')
+    """Puts an SVG into the page, so that it is one file."""
+    text, label = path.read_text(encoding="utf-8"), html.escape(alt, quote=True)
+    return Html(f'<svg role="img" aria-label="{label}"{text[text.index("<svg") + len("<svg") :]}')
 
 
 def versions() -> dict[str, str]:
-    """Of this package, Python and the libraries that compute."""
+    """Returns the versions of this package, Python and the libraries that compute."""
     found = {name: importlib.metadata.version(name) for name in ("jax", "numpy", "scipy")}
     return {"isocompute_jax": __version__, "python": platform.python_version(), **found}

@@ -66,6 +66,8 @@ def test_each_verdict_has_its_sentence():
         "No matter: n = 4, 8 and 16 lie within 0.01 of the best (95% certain); n = 16 is the cheapest (fewest steps)."
     )
     assert said in joined(alike)
+    alone = answered(six, verdict="no matter", reason="")
+    assert "No matter: whichever is best, n = 16 lies within 0.01 of it (95% certain)." in joined(alone)
     for reason, words in {
         "too noisy to tell": "too noisy to tell it from",
         "the data disagree": "seeds disagree",
@@ -117,7 +119,7 @@ def test_equal_steps_and_what_varies_are_said():
     assert "Besides n, B (problems per step) varies too." in joined(result("thirty"))
     both = put(result("six"), varies=("group_size", "learning_rate", "kl_coef"))
     assert "Besides n, the learning rate, kl_coef vary too." in joined(both)
-    assert "Ends clearly below its own best: n = 4 and 8." in joined(result("falls"))
+    assert "Ends clearly below its best: n = 4 and 8." in joined(result("falls"))
 
 
 def test_what_was_left_out_is_said_with_count_and_cause():
@@ -153,7 +155,7 @@ def test_runs_to_add_and_schedules():
 
 def test_percent_and_small_ranges():
     text = joined(result("percent"))
-    assert re.search(r"Expect avg@4 of \d\d\.\d%: ", text) and "1 point of the best" in text
+    assert re.search(r"Expect avg@4 of \d\d\.\d%: ", text) and "within 1 point of it" in text
     assert text.count("points.") == 1
     small = Rewards.of((0.0, 1.0), span=0.004)
     assert small.value(0.0089) == "0.0089" and Rewards.of((0.0, 1.0), span=0.4).value(0.0089) == "0.009"

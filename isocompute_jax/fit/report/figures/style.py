@@ -28,24 +28,13 @@ PALETTE = LinearSegmentedColormap.from_list("calm", matplotlib.colormaps["viridi
 SCHEDULED = ("#c92a2a", "#e8590c", "#862e9c", "#5c3317")
 """Colours of schedules, outside of the palette: they have no n to stand for."""
 STYLE = {
-    "font.size": 11,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 11,
+    "font.size": 11, "axes.titlesize": 11, "text.color": INK, "legend.frameon": False, "grid.color": "#eceef0",
+    "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.grid": True, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "xtick.color": QUIET, "ytick.color": QUIET, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
     "axes.titley": 1.0,  # fixed: to look whether a tick is in the way costs as much as to draw it
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#eceef0",
-    "text.color": INK,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
     "svg.hashsalt": "isocompute",  # the same figure is the same file
-}
+}  # fmt: skip
 DASHED, DOTTED = (0, (3, 2)), (0, (2, 3))
 WIDTH = 5.8
 """Inches of a figure: 11-point text stays legible at phone width."""
@@ -55,7 +44,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def save_figure(figure: Figure, path: pathlib.Path, *, png: bool = False) -> pathlib.Path:
-    """Writes the figure as `path` (.svg), and beside it as .png where `png`; returns `path`."""
+    """Writes the figure as `path` (.svg), and as .png in the same folder where `png`; returns `path`."""
     FigureCanvasAgg(figure)
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if not axis.get_label_text()):
         axis.set_label_coords(0.5, 0.5)  # else all ticks are measured once more, to place no label
@@ -75,13 +64,13 @@ def in_style() -> contextlib.AbstractContextManager[None]:
 
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = 4.0, share: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of `WIDTH` inches and its panels, row by row."""
+    """Makes a figure of `WIDTH` inches and its panels, row by row."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).flat)
 
 
 def multiples(count: int, *, panel: float = 1.9, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """Small multiples on shared axes in at most two columns, `panel` inches high (one panel alone is higher)."""
+    """Makes small multiples on shared axes in at most two columns, `panel` inches high (one panel alone is higher)."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure, axes = panels(rows, columns, height=4.0 if count == 1 else 1.1 + panel * rows)
@@ -95,7 +84,7 @@ def multiples(count: int, *, panel: float = 1.9, columns: int = 2) -> tuple[Figu
 
 
 def labels(figure: Figure, axes: Sequence[Axes], x: str, y: str) -> None:
-    """Labels of one panel, or of all of them together."""
+    """Labels the axes of one panel, or of all of them together."""
     if len(axes) == 1:
         axes[0].set(xlabel=x, ylabel=y)
     else:
@@ -104,14 +93,14 @@ def labels(figure: Figure, axes: Sequence[Axes], x: str, y: str) -> None:
 
 
 def picked(rows: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` of the rows, spread evenly, the ends included."""
+    """Picks at most `most` of the rows, spread evenly, the ends included."""
     if len(rows) <= most:
         return list(rows)
     return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
 
 
 def shades(values: Iterable[float]) -> dict[float, Any]:
-    """value > 0 -> colour, ordered by its logarithm."""
+    """Returns value > 0 -> colour, ordered by its logarithm."""
     found = sorted(set(values))
     levels = np.log(found)
     span = levels[-1] - levels[0] or 1.0
@@ -119,7 +108,7 @@ def shades(values: Iterable[float]) -> dict[float, Any]:
 
 
 def colours(every: Sequence[Configuration]) -> dict[Configuration, Any]:
-    """That of its n, where n is known of all and varies; else each configuration has one of its own."""
+    """Returns configuration -> colour: by its n where n is known of all and varies, else one for each."""
     sizes = {each.group_size for each in every}
     if 0 not in sizes and len(sizes) > 1:
         by_size = shades(sizes)
@@ -127,8 +116,13 @@ def colours(every: Sequence[Configuration]) -> dict[Configuration, Any]:
     return dict(zip(every, map(PALETTE, np.linspace(0.0, 1.0, max(2, len(every)))), strict=False))
 
 
+def scheduled(place: int) -> str:
+    """Returns the colour of a schedule by its place among them."""
+    return SCHEDULED[place % len(SCHEDULED)]
+
+
 def legend(figure: Figure, handles: Sequence[Artist], columns: int | None = None) -> None:
-    """A legend above the panels, in as many even columns as its labels leave room for."""
+    """Puts a legend above the panels, in as many even columns as its labels leave room for."""
     if not handles:
         return
     longest = max(len(str(handle.get_label())) for handle in handles)
@@ -144,7 +138,7 @@ def legend(figure: Figure, handles: Sequence[Artist], columns: int | None = None
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
-    """A logarithmic axis, with plain numbers where it spans less than two decades."""
+    """Makes an axis logarithmic, with plain numbers where it spans less than two decades."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}scale": "log"})
     low, high = sorted(axis.get_view_interval())
@@ -158,7 +152,7 @@ def log_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
 
 
 def _decade(value: float) -> str:
-    """10⁴ for 1e4, without mathtext, which takes longer than all else in a label."""
+    """Writes 10⁴ for 1e4 without mathtext, which takes longer than all else in a label."""
     exponent = round(math.log10(value)) if value > 0 else 0
     return f"10{str(exponent).translate(_RAISED)}" if math.isclose(value, 10.0**exponent) else ""
 

@@ -245,7 +245,7 @@ function legend() {
   place.append(row);
   // Of several configurations of one colour the name is what they have in common.
   if (shown.size <= 14)
-    for (const [colour, names] of shown) row.append(make("span", {}, swatch(colour), unbroken(names.length > 1 ? names[0].split(",")[0] : names[0])));
+    for (const [colour, names] of shown) row.append(make("span", {}, swatch(colour), unbroken(names.length > 1 ? names[0].split(/,| \(/)[0] : names[0])));
   for (const [k, name] of (data.batches.length > 1 ? data.batches : []).entries()) {
     const line = picture(26, 8, name, { class: "dash" });
     mark("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: INK, "stroke-width": 1.5, "stroke-dasharray": DASHES[k % DASHES.length] }, line);
