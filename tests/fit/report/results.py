@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration
+from isocompute_jax.fit.curves.fitting import CurveFit
 from isocompute_jax.fit.engine import SweepDraws
 from isocompute_jax.fit.frontier.answers import Sweep, answer, answer_ranges, interval
+from isocompute_jax.fit.frontier.paper import Frontier, frontier
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions.answers import QuestionResult
 from isocompute_jax.fit.read import ReadOptions, RunCurve
@@ -126,8 +128,20 @@ def rich() -> SweepResult:
         found,
         next_runs=(NextRun(first, END, 2, 2 * END, 0.004, 0.002), NextRun(larger, END, 1, END, 0.002, 0.0014)),
         questions=(question,),
+        paper=_paper(found.curves),
         scheduled=(scheduled,),
     )
+
+
+def _paper(bands: Sequence[CurveBand]) -> Frontier:
+    fits = []
+    for band in bands:
+        octave = np.log2(band.configuration.group_size)
+        params = {"floor": 0.08, "asymptote": 0.28 + 0.035 * octave, "midpoint": 1500 * 1.9**octave, "steepness": 1.0}
+        ends = {name: (0.9 * value, 1.1 * value) for name, value in params.items()}
+        fits.append(CurveFit("hill", params, (2048.0, END), interval95=ends, identified={"floor": True}))
+    found = frontier(fits, [band.configuration for band in bands])
+    return dataclasses.replace(found, records=tuple(band.points[0] for band in bands))
 
 
 def _configurations(kind: Kind) -> list[Configuration]:

@@ -41,7 +41,9 @@ def test_every_file_is_there_and_nothing_unfinished(written):
     assert {path.name for path in out.iterdir()} == files
     pictures = {path.name for path in (out / "figures").iterdir()}
     assert pictures == {
-        f"{name}.{kind}" for name in ("curves", "choices", "optimal_n", "question_1") for kind in ("svg", "png")
+        f"{name}.{kind}"
+        for name in ("curves", "choices", "optimal_n", "paper", "question_1")
+        for kind in ("svg", "png")
     }
     assert (out / "headline.txt").read_text() == found.text + "\n"
 
@@ -93,7 +95,7 @@ def test_tables_have_a_row_for_each(written):
     assert float(answers[0]["interval95_low"]) < float(answers[0]["reward"]) < float(answers[0]["interval95_high"])
     assert {row["name"] for row in rows["curves"]} == {band.configuration.name for band in rich().curves}
     assert [row["name"] for row in rows["next"]] == ["n = 32", "n = 256"]
-    assert rows["switches"][0]["before"] == "n = 4" and rows["paper_fits"] == []
+    assert rows["switches"][0]["before"] == "n = 4" and len(rows["paper_fits"]) == 24
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -114,6 +116,7 @@ def test_the_page_shows_what_there_is(written):
         "Where the best configuration changes", "Runs that change n", "By problem set", "Method", "How it was made",
     ):  # fmt: skip
         assert heading in page
+    assert "The envelope passes from n\u00a0=\u00a04 to n\u00a0=\u00a08" in page and "As in the paper" in page
     assert "By &lt;b&gt;hand&lt;/b&gt;." in page and "1.25" in page
 
 
