@@ -119,7 +119,7 @@ def paper(result: SweepResult) -> Section:
     by_name: dict[str, dict[str, Any]] = {}
     for row in paper_rows(result):
         ends = " to ".join(map(scale, row["interval95"] or ()))
-        by_name.setdefault(row["name"], {})[row["parameter"]] = f"{scale(row['value'])} ({ends})"
+        by_name.setdefault(row["name"], {})[row["parameter"]] = scale(row["value"]) + (f" ({ends})" if ends else "")
     parameters = list(dict.fromkeys(name for row in by_name.values() for name in row))
     passes = [
         say("paper_switch", {"before": short(s.before.name), "after": short(s.after.name), "compute": amount(s.compute)}
