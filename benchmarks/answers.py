@@ -23,7 +23,8 @@ import scipy.special
 from absl import flags
 
 from benchmarks import older
-from benchmarks.harness import Recorded, analysed, got, mean_of, recorded_sweep
+from benchmarks.harness import analysed
+from benchmarks.recorded_sweeps import SWEEPS, Recorded, got, mean_of, recorded_sweep
 from benchmarks.shared import names, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.frontier.answers import answer
@@ -35,7 +36,6 @@ INSIDE = (
 )  # fmt: skip
 MORE = ("schedules/easy_64", "schedules/hard_256", "schedules/hard_64", "schedules/hard_all", "schedules/mixture_64")
 MORE += ("schedules/wide_64", "llm")
-SWEEPS = flags.DEFINE_list("sweeps", list(INSIDE), "Names of recorded sweeps.")
 CHOICES = flags.DEFINE_enum("choices", "four", ["four", "all"], "Which choices of seeds are fitted.")
 TOOL_AT = flags.DEFINE_string("tool_at", "", "A checkout of an older version, to answer the same questions.")
 
@@ -73,7 +73,7 @@ class Told(NamedTuple):
 
 def main() -> None:
     """Flags -> tables."""
-    wanted = [recorded_sweep(name) for name in names(SWEEPS, (*INSIDE, *MORE))]
+    wanted = [recorded_sweep(name) for name in names(SWEEPS, (*INSIDE, *MORE)) or INSIDE]
     questions = [
         [Question(sweep, seeds, sweep.end / 2**i) for i in reversed(range(BUDGETS))]
         for sweep in wanted
@@ -121,7 +121,15 @@ def print_worth(asked: Sequence[Question], found: dict[str, list[Told]]) -> None
     groups = np.array([question.sweep.name for question in asked])
     plain = np.array([worth(q, told) for q, told in zip(asked, found["the plain rule"], strict=True)])
     print(f"{len(asked)} answers on {len(set(groups))} sweeps\n")
-    print_head(("method", "reward got", "minus the plain rule's (95% over sweeps)", "says minus gets", "per sweep"))
+    print_head(
+        (
+            "method",
+            "reward got",
+            "minus the plain rule's (95% over sweeps)",
+            "says minus gets",
+            "least and most of a sweep",
+        )
+    )
     for name, rows in found.items():
         values = np.array([worth(q, told) for q, told in zip(asked, rows, strict=True)])
         says = np.mean([told.reward for told in rows] - values)
@@ -160,7 +168,8 @@ def print_intervals(asked: Sequence[Question], found: dict[str, list[Told]]) -> 
         assert told.many is not None and told.one is not None
         many, one = ([interval(draws, level) for level in LEVELS] for draws in (told.many, told.one))
         single = got(question.sweep, told.index, question.left, told.stop)
-        by_rule = [rule_interval(question, rule, level) for level in LEVELS]
+        fitted = got(question.sweep, rule.index, question.seeds, rule.stop)
+        by_rule = [rule_interval(fitted, len(question.left), level) for level in LEVELS]
         three = (many, single.mean(keepdims=True)), (one, single), (by_rule, np.array([worth(question, rule)]))
         for name, each in zip(rows, three, strict=True):
             rows[name].append(each)
@@ -177,11 +186,10 @@ def interval(draws: np.ndarray, level: float) -> Ends:
     return float(low), float(high)
 
 
-def rule_interval(question: Question, told: Told, level: float) -> Ends:
-    """mean +- t(S - 1) sd sqrt(1/S + 1/k) of the fitted seeds at the rule's stop."""
-    values = got(question.sweep, told.index, question.seeds, told.stop)
+def rule_interval(values: np.ndarray, left: int, level: float) -> Ends:
+    """mean +- t(S - 1) sd sqrt(1/S + 1/k) of the fitted seeds at the rule's stop, for k seeds left out."""
     wide = scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1)
-    half = float(wide * np.sqrt(1 / len(values) + 1 / len(question.left)))
+    half = float(wide * np.sqrt(1 / len(values) + 1 / left))
     return float(values.mean()) - half, float(values.mean()) + half
 
 

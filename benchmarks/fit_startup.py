@@ -3,7 +3,7 @@
     python -m benchmarks.fit_startup                       # 15 configurations, cold and warm, and 500 runs x 100 points
     python -m benchmarks.fit_startup --parts=small --repeats=3
 
-Each line is one process, user and system time of all its threads: imports, reading, fits, intervals, bootstrap,
+Each line is one process, user and system time of all its threads: imports, reading, the fit and its draws,
 pictures and report, with the flags that a first user has. Cold starts with an empty compile cache, warm with the one
 that the cold run left. Programs are those that XLA compiled or, warm, loaded. CPU seconds hardly notice other work on
 the machine as long as cores are left over; a full machine makes them up to half as many again.

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.harness import GALLERY, Recorded, mean_of, scipy_hill
+from benchmarks.harness import scipy_hill
+from benchmarks.recorded_sweeps import GALLERY, Recorded, mean_of
 from isocompute_jax.records.errors import RunError
 
 Told = tuple[int, float, float]

@@ -7,30 +7,22 @@
 Simulated sweeps (`families`) have data to C = 1M; each method names an n for 1/8, 1, 2, 4 and 16 times that, and the
 regret is the true reward of the best n less that of the named one; the tool may say to stop at the peak of a curve that
 collapses. The last column is the tool's regret less the other's, paired by study, with its 95% interval. The last table
-counts how often the tool was sure, and wrong: named an n that is worse than the best by more than `IMMATERIAL`.
+counts how often the verdict was `clear` or `no matter`, and the advised n truly cost more than 0.01 all the same.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
 
 from benchmarks import families
-from benchmarks.harness import scipy_hill, studies_of_flags, study_flags
+from benchmarks.harness import METRIC, scipy_hill, studies_of_flags, study_flags, told_table
 from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
-from isocompute_jax.fit.advice import BudgetAnswer
-from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.fit_options import FitOptions
-from isocompute_jax.fit.curves.fitting import fit_curves
-from isocompute_jax.fit.frontier.allocation import fit_allocation
-from isocompute_jax.fit.frontier.envelope import frontier
-from isocompute_jax.fit.read import memory_table, read_curves
-from isocompute_jax.fit.results import Configuration, Recommendation
+from isocompute_jax.fit.frontier.answers import MATERIAL, answer
+from isocompute_jax.fit.results import Answer, Choice
 
 study_flags(60, (*families.FAMILIES, *families.RAGGED))
 
@@ -38,9 +30,7 @@ TIMES = np.array([0.125, 1.0, 2.0, 4.0, 16.0])
 NAMES = ("1/8 C", "1 C", "2 C", "4 C", "16 C")
 NOW, FAR = 1, 3
 """Places of 1 C and 4 C in these."""
-IMMATERIAL = 0.002
-"""A choice that loses no more than this is not called wrong."""
-TOOL = "forecast (default)"
+TOOL = "the tool"
 
 
 def main() -> None:
@@ -50,10 +40,10 @@ def main() -> None:
     quality: list[Quality] = []
     for study in studies:
         told = answers(study)
-        found = [each.recommendation for each in told]
+        found = [each.advised for each in told]
         truth = study.truth(families.LAST * TIMES)
         best = truth.max(axis=0)
-        chosen = np.array([study.named(advice.run) for advice in found])
+        chosen = np.array([study.named(advice.configuration.name) for advice in found])
         value = np.array([spent(study, advice) for advice in found])
         regret.setdefault(TOOL, []).append(best - value)
         for name, choice in rivals(study).items():
@@ -66,9 +56,10 @@ def main() -> None:
                 right=chosen == truth.argmax(axis=0),
                 error=np.abs(expected - value),
                 said_right=np.array([advice.best_share for advice in found]),
-                said_regret=np.array([advice.expected_regret for advice in found]),
-                sure=np.array([each.confidence == "sure" for each in told]),
-                wrong=best - value > IMMATERIAL,
+                said_regret=np.array([each.expected_regret for each in told]),
+                clear=np.array([each.verdict == "clear" for each in told]),
+                no_matter=np.array([each.verdict == "no matter" for each in told]),
+                wrong=best - value > MATERIAL,
             )
         )
     family = np.array([study.family for study in studies])
@@ -79,8 +70,8 @@ def main() -> None:
 class Quality(NamedTuple):
     """At each multiple of C: whether the interval held the reward, whether n was right, the error of the reward.
 
-    And what the tool said of that beforehand: the share of draws with this n as the best, the expected regret, and
-    whether it called itself sure. `wrong`: it lost more than `IMMATERIAL`.
+    And what the tool said of that beforehand: the share of draws with this n as the best, the expected regret, and its
+    verdict. `wrong`: it lost more than `MATERIAL`.
     """
 
     held: np.ndarray
@@ -88,24 +79,24 @@ class Quality(NamedTuple):
     error: np.ndarray
     said_right: np.ndarray
     said_regret: np.ndarray
-    sure: np.ndarray
+    clear: np.ndarray
+    no_matter: np.ndarray
     wrong: np.ndarray
 
 
-def answers(study: families.Study) -> list[BudgetAnswer]:
+def answers(study: families.Study) -> list[Answer]:
     """What `python -m isocompute_jax.fit --budget=...` answers, without its report."""
-    options = AnalysisOptions(budgets=tuple(families.LAST * TIMES), holdout=0.0)
-    runs, _ = read_curves(memory_table(study.table(options.metric)), options.read)
-    return list(analyse_curves(runs, options).asked)
+    budgets = families.LAST * TIMES
+    found = told_table(study.table(METRIC), METRIC, list(budgets))
+    told = [answer(found, float(budget)) for budget in budgets]
+    return [each for each in told if each is not None]
 
 
-def spent(study: families.Study, advice: Recommendation) -> float:
+def spent(study: families.Study, advice: Choice) -> float:
     """True reward after the steps that were advised, which end at the peak of a curve that collapses."""
-    k = study.named(advice.run)
-    per_step = study.group_sizes[k] * families.PROBLEMS_PER_BATCH
     assert advice.num_steps is not None
-    steps = advice.budget / per_step if advice.stop is None else advice.num_steps
-    return float(study.truth(np.array([steps * per_step]))[k, 0])
+    steps = advice.num_steps * advice.configuration.rollouts_per_step
+    return float(study.truth(np.array([steps], float))[study.named(advice.configuration.name), 0])
 
 
 def rivals(study: families.Study) -> dict[str, np.ndarray]:
@@ -116,7 +107,6 @@ def rivals(study: families.Study) -> dict[str, np.ndarray]:
         "SciPy's Hill per curve": predicted.argmax(axis=0),
         "best so far": best_so_far(study),
         "largest n": np.full(len(TIMES), count - 1),
-        "n*(C) law": law(study),
     }
 
 
@@ -135,23 +125,6 @@ def best_so_far(study: families.Study) -> np.ndarray:
     return np.array(found)
 
 
-def law(study: families.Study) -> np.ndarray:
-    """The n nearest to the sigmoid n*(C) of the frontier inside the data; the last leader where there is no law."""
-    configurations = [Configuration(f"n = {n}", int(n), families.PROBLEMS_PER_BATCH, 1024) for n in study.group_sizes]
-    compute, mean = zip(*mean_curves(study), strict=True)
-    envelope = frontier(fit_curves(compute, mean, options=FitOptions()), configurations)
-    at = study.compute[1:]
-    leaders = [envelope.leader_at(c) or configurations[0] for c in at]
-    sizes = np.array([each.group_size for each in leaders], float)
-    with warnings.catch_warnings(action="ignore"):
-        found = fit_allocation(at, sizes, window=3, largest=float(study.group_sizes[-1]))
-    with np.errstate(over="ignore"):
-        wanted = np.array([float(found.optimal_group_size(c)) for c in families.LAST * TIMES])
-    wanted = np.where(np.isfinite(wanted), wanted, sizes[-1])
-    distance = np.abs(np.log2(study.group_sizes)[:, None] - np.log2(np.maximum(wanted, 1)))
-    return distance.argmin(axis=0)
-
-
 def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
     """Mean regret by family at 1 C and at 4 C, over all families at each ask, and paired differences."""
     print(f"{len(family)} studies. Mean regret by family at 1 C / 4 C; over all families at each multiple of C\n")
@@ -167,7 +140,7 @@ def print_regret(regret: dict[str, np.ndarray], family: np.ndarray) -> None:
 
 
 def print_quality(quality: Quality, family: np.ndarray) -> None:
-    """Coverage of the tool's 95% interval of the named n's reward, share of right n, error, and what it said."""
+    """Coverage of the tool's 95% interval of the advised n's reward, share of right n, error, and what it said."""
     by_family = {name: family == name for name in flags.FLAGS.families} | {"all": np.ones(len(family), bool)}
     holds = (f"interval holds: {name}" for name in NAMES)
     print()
@@ -178,10 +151,12 @@ def print_quality(quality: Quality, family: np.ndarray) -> None:
         cells += [f"{value:.4f}" for value in (regret[FAR], *error[[NOW, FAR]])]
         print_row(name, *cells)
     print()
-    print_head(("family", *(f"sure, wrong: {name}" for name in NAMES)))
-    for name, rows in by_family.items():
-        sure, both = quality.sure[rows].sum(axis=0), (quality.sure & quality.wrong)[rows].sum(axis=0)
-        print_row(name, *(f"{s} of {rows.sum()}, {w}" for s, w in zip(sure, both, strict=True)))
+    for verdict, has in (("clear", quality.clear), ("no matter", quality.no_matter)):
+        print_head(("family", *(f"{verdict}, wrong: {name}" for name in NAMES)))
+        for name, rows in by_family.items():
+            said, both = has[rows].sum(axis=0), (has & quality.wrong)[rows].sum(axis=0)
+            print_row(name, *(f"{s} of {rows.sum()}, {w}" for s, w in zip(said, both, strict=True)))
+        print()
 
 
 if __name__ == "__main__":

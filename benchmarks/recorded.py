@@ -15,30 +15,25 @@ bootstrap over sweeps, each with all of its cuts.
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
 
-from benchmarks.harness import METRIC, scipy_hill
+from benchmarks.harness import METRIC, analysed, scipy_hill
+from benchmarks.recorded_sweeps import GALLERY, SWEEPS, Recorded, recorded_sweep
 from benchmarks.shared import names, numbers, print_head, print_row
 from isocompute_jax import app
-from isocompute_jax.fit.analysis import analyse_curves
-from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.curves.seeds import SAME_COMPUTE, Curve, average_seeds, group_runs, read_off
-from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
-from isocompute_jax.fit.results import Recommendation
+from isocompute_jax.fit.configurations import ConfigurationRuns
+from isocompute_jax.fit.frontier.answers import answer
+from isocompute_jax.fit.mean_curves import SAME_COMPUTE, Curve, average_seeds, read_off
+from isocompute_jax.fit.results import Choice
 
-GALLERY = pathlib.Path(__file__).parents[1] / "gallery"
-SWEEPS = flags.DEFINE_list("sweeps", [], "Names of recorded sweeps; all of gallery/ if absent.")
 SHARES = flags.DEFINE_list("shares", ["0.5", "0.25", "0.125"], "Shares of the compute that are told.")
 EACH = flags.DEFINE_bool("each", False, "Print the answer to each question too.")
 
-FIT = "fit (default)"
+FIT = "the tool"
 SCIPY = "SciPy's Hill per curve"
 NOISE = "the best n, seeds drawn again"
 METHODS = (FIT, SCIPY, "best so far", "largest n", NOISE)
@@ -53,7 +48,7 @@ class Question(NamedTuple):
 
     sweep: str
     share: float
-    told: list[RunCurve]
+    told: list[ConfigurationRuns]
     budget: float
     whole: list[Curve]  # [K] means over seeds of all evaluations
 
@@ -92,21 +87,15 @@ def recorded() -> list[str]:
 
 def questions(name: str, shares: Sequence[float]) -> list[Question]:
     """Of one sweep, one for each share of its compute that is told."""
-    runs, _ = read_curves([str(GALLERY / f"{name}.parquet")], ReadOptions())
-    budget = max(float(run.compute[-1]) for run in runs)
-    return [Question(name, share, [cut(run, budget * share) for run in runs], budget, means(runs)) for share in shares]
+    sweep: Recorded = recorded_sweep(name)
+    every = tuple({run.facts.seed for group in sweep.groups for run in group.runs})
+    whole = means(sweep.groups)
+    return [Question(name, share, sweep.told(every, sweep.end * share), sweep.end, whole) for share in shares]
 
 
-def cut(run: RunCurve, compute: float) -> RunCurve:
-    """Its evaluations up to a compute."""
-    told = run.compute <= compute * (1 + SAME_COMPUTE)
-    columns = {name: values[told] for name, values in run.columns.items()}
-    return dataclasses.replace(run, compute=run.compute[told], columns=columns)
-
-
-def means(runs: Sequence[RunCurve]) -> list[Curve]:
+def means(groups: Sequence[ConfigurationRuns]) -> list[Curve]:
     """[K] curve of each configuration."""
-    curves = (average_seeds(group, METRIC) for group in group_runs(runs)[0])
+    curves = (average_seeds(group, METRIC) for group in groups)
     return [curve for curve in curves if curve is not None]
 
 
@@ -114,7 +103,7 @@ def answered(question: Question) -> Answer:
     """Asks all methods."""
     advice = asked(question)
     run_of = [curve.configuration.name for curve in question.whole]
-    index, end = run_of.index(advice.run), advice.stop or question.budget
+    index, end = run_of.index(advice.configuration.name), advice.stop
     truth = np.array([best_so_far(curve, question.budget) for curve in question.whole])
     value = {name: truth[k] for name, k in rivals(question).items()}
     value[FIT] = best_so_far(question.whole[index], end)
@@ -123,16 +112,16 @@ def answered(question: Question) -> Answer:
     regret = {name: float(truth.max() - reward) for name, reward in value.items()}
     regret[NOISE] = noise_alone(question)
     return Answer(
-        question.sweep, question.share, regret, advice.run, run_of[int(truth.argmax())],
+        question.sweep, question.share, regret, run_of[index], run_of[int(truth.argmax())],
         advice.reward - value[FIT], low <= value[FIT] <= high, low <= last <= high,
     )  # fmt: skip
 
 
-def asked(question: Question) -> Recommendation:
-    """What `python -m isocompute_jax.fit --budget=...` answers, without its report."""
-    options = AnalysisOptions(budgets=(question.budget,), holdout=0.0, bootstrap="none")
-    with warnings.catch_warnings(action="ignore"):
-        return analyse_curves(question.told, options).recommendations[0]
+def asked(question: Question) -> Choice:
+    """What `python -m isocompute_jax.fit --budget=...` advises, without its report."""
+    found = answer(analysed(question.told, METRIC, [question.budget]), question.budget)
+    assert found is not None
+    return found.advised
 
 
 def best_so_far(curve: Curve, compute: float) -> float:

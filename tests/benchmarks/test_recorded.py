@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks import recorded
-from isocompute_jax.fit.curves.seeds import Curve
-from isocompute_jax.fit.results import Configuration
+from isocompute_jax.fit.configurations import Configuration
+from isocompute_jax.fit.mean_curves import Curve
 
 
 def curve(per_seed, n=8):
@@ -25,7 +25,12 @@ def test_what_is_told_ends_at_the_cut_and_the_whole_does_not():
     for each, share in ((half, 0.5), (quarter, 0.25)):
         ends = [found.compute.max() / 131072 for found in each.curves]
         assert all(share / 1.35 < end <= share * 1.02 for end in ends)  # evaluations are 1.346 apart
-        assert all(len(run.compute) == len(values) for run in each.told for values in run.columns.values())
+        assert all(
+            len(run.compute) == len(values)
+            for group in each.told
+            for run in group.runs
+            for values in run.columns.values()
+        )
 
 
 def test_the_truth_is_the_best_so_far_of_the_mean():

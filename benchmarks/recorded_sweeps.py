@@ -1,0 +1,86 @@
+"""The sweeps of gallery/ in memory: some of their seeds, up to some compute, and what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+from benchmarks.harness import METRIC
+from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs, group_schedules
+from isocompute_jax.fit.mean_curves import SAME_COMPUTE, read_off
+from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
+
+GALLERY = pathlib.Path(__file__).parents[1] / "gallery"
+SWEEPS = flags.DEFINE_list("sweeps", [], "Names of recorded sweeps; all that the benchmark has if absent.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recorded:
+    """A recorded sweep in memory; its runs of fixed n, or where it has none its schedules."""
+
+    name: str
+    metric: str
+    groups: tuple[ConfigurationRuns, ...]  # [K]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that every configuration has."""
+        every = [{run.facts.seed for run in group.runs} for group in self.groups]
+        return tuple(sorted(set.intersection(*every)))
+
+    @property
+    def end(self) -> float:
+        """Largest compute of an evaluation."""
+        return max(float(run.compute[-1]) for group in self.groups for run in group.runs)
+
+    def told(self, seeds: Sequence[int], compute: float = np.inf) -> list[ConfigurationRuns]:
+        """The configurations with these seeds alone, up to a compute."""
+        return [
+            dataclasses.replace(group, runs=tuple(cut(run, compute) for run in group.runs if run.facts.seed in seeds))
+            for group in self.groups
+        ]
+
+    def affordable(self, budget: float) -> list[int]:
+        """Numbers of the configurations that were evaluated up to a budget."""
+        return [k for k in range(len(self.groups)) if len(mean_of(self, k, self.seeds, budget)[0])]
+
+    def index_of(self, group_size: int, problems_per_batch: int) -> int:
+        """Number of the configuration of these sizes."""
+        every = [(each.configuration.group_size, each.configuration.problems_per_batch) for each in self.groups]
+        return every.index((group_size, problems_per_batch))
+
+
+def recorded_sweep(name: str) -> Recorded:
+    """A sweep of gallery/ by its name."""
+    runs, _ = read_curves([str(GALLERY / f"{name}.parquet")], ReadOptions())
+    groups, _ = group_runs([run for run in runs if not run.schedule])
+    return Recorded(name, METRIC, tuple(groups or group_schedules(runs)[0]))
+
+
+def cut(run: RunCurve, compute: float) -> RunCurve:
+    """Its evaluations up to a compute."""
+    told = run.compute <= compute * (1 + SAME_COMPUTE)
+    columns = {name: values[told] for name, values in run.columns.items()}
+    return dataclasses.replace(run, compute=run.compute[told], columns=columns)
+
+
+def mean_of(
+    sweep: Recorded, k: int, seeds: Sequence[int], compute: float, *, base: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute [E] and mean reward [E] of some seeds up to a compute, without the base model's unless asked for."""
+    runs = [run for run in sweep.groups[k].runs if run.facts.seed in seeds]
+    count = min(len(run.compute) for run in runs)
+    at = runs[0].compute[:count]
+    reward = np.mean([run.columns[sweep.metric][:count] for run in runs], axis=0)
+    told = (at <= compute * 1.001) & (base | (at > 0))
+    return at[told], reward[told]
+
+
+def got(sweep: Recorded, k: int, seeds: Sequence[int], compute: float) -> np.ndarray:
+    """[k] reward of each of some seeds at a compute, linear in log C between evaluations, the last one beyond them."""
+    runs = [run for run in sweep.groups[k].runs if run.facts.seed in seeds]
+    return np.array([read_off(run.compute, run.columns[sweep.metric], np.array([compute]))[0] for run in runs])
