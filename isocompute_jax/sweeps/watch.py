@@ -2,7 +2,7 @@
 
     python -m isocompute_jax.sweeps.watch DIRECTORY END METRIC EVAL_SET
 
-is the fit behind `--stop_hopeless`: JSON of the chances of all unfinished runs (see `fit.further_runs`). It is a
+is the fit behind `--stop_hopeless`: JSON of the chances of all unfinished runs (see `fit.frontier.chances`). It is a
 process of its own, because the fit takes a JAX device, and the sweep must not.
 """
 
@@ -43,8 +43,8 @@ class Limits:
     )
     stop_hopeless: float = option(
         0.0,
-        "Stop a run once the chance that its configuration leads at any compute that is left to it, by the fitted "
-        "curves and their uncertainty, is below this, such as 0.01; 0 never does. Its curve stays in the fit. "
+        "Stop a run once the chance that its configuration is the best at any compute that is left to it, by the "
+        "fitted model, is below this, such as 0.01; 0 never does. Its curve stays in the fit. "
         "Nothing is stopped in the first quarter of the compute of the longest run.",
         low=0,
         high=0.5,
@@ -106,7 +106,7 @@ class Watch:
             return {}
         level = self._limits.stop_hopeless
         return {
-            found["run"]: f"{found['configuration']} leads beyond C = {found['compute']:,.0f} with a chance of "
+            found["run"]: f"{found['configuration']} is the best beyond C = {found['compute']:,.0f} with a chance of "
             f"{found['chance']:.2g}, below --stop_hopeless={level:g}"
             for found in json.loads(output)
             if found["chance"] < level and self._state.states.get(found["run"]) in ("waiting", "queued", "running")
@@ -135,9 +135,8 @@ class Watch:
 
 def main(arguments: Sequence[str]) -> None:
     """Prints a list of `Chance`s."""
-    from isocompute_jax.fit.analysis_options import AnalysisOptions
-    from isocompute_jax.fit.further_runs import chances_of_leading
-    from isocompute_jax.fit.read import ReadOptions
+    from isocompute_jax.fit import AnalysisOptions, ReadOptions
+    from isocompute_jax.fit.frontier.chances import chances_of_leading
 
     directory, end, metric, eval_set = arguments
     options = AnalysisOptions(read=ReadOptions(metric=metric, eval_set=eval_set))

@@ -85,7 +85,7 @@ def test_hopeless_runs_stop_and_stay_so_as_long_as_they_are_asked_to(tmp_path, m
     assert result.stopped == tuple(run.name for run in small)
     assert result.done == tuple(run.name for run in large) and not result.interrupted and not result.halted
     reason = books.read_state(RUNS, tmp_path).reasons[small[0].name]
-    assert "n = 2 leads beyond C = " in reason and reason.endswith("below --stop_hopeless=0.01")
+    assert "n = 2 is the best beyond C = " in reason and reason.endswith("below --stop_hopeless=0.01")
     again = executor.run_sweep(RUNS, tmp_path, num_workers=1, cores=[0], limits=Limits(stop_hopeless=0.01))
     assert again.stopped == result.stopped
     assert executor.open_state(RUNS, tmp_path).names("waiting") == result.stopped  # without the flag they go on
