@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import pathlib
 from collections.abc import Callable, Iterator
@@ -11,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from isocompute_jax.fit.advice import _learning_rate
-from isocompute_jax.fit.curves.seeds import ended_early, group_runs
-from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
+from isocompute_jax.fit.configurations import ended_early, group_runs
+from isocompute_jax.fit.read import Notes, ReadOptions, memory_table, read_curves
 from tests.fit.commands import fit, undrawn
 
 SIZES, SEEDS, PROBLEMS, RATE = (4, 16), (0, 1), 32, 1e-6
@@ -123,37 +123,38 @@ def test_a_crashed_run_is_named_and_a_resumed_one_joined(
     pattern = r"n(?P<group_size>\d+)-b(?P<problems_per_batch>\d+)-s(?P<seed>\d+)"
     given = [f"--runs={path}", f"--columns={columns}", f"--run_pattern={pattern}", f"--out={tmp_path / 'out'}"]
     with undrawn():
-        code = fit(*given, "--budget=3e4", "--form=hill", "--forecast=form", "--bootstrap=none", "--holdout=0")
+        code = fit(*given, "--budget=3e4")
     printed = capsys.readouterr()
     assert code == 0, printed.err
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [(curve["group_size"], curve["problems_per_batch"]) for curve in summary["curves"]] == [
-        (n, PROBLEMS) for n in SIZES
+    assert [(curve["group_size"], curve["problems_per_batch"], curve["seeds"]) for curve in summary["curves"]] == [
+        (n, PROBLEMS, [0, 1]) for n in SIZES
     ]
     rows = {row["run"]: row for row in summary["inputs"]}
-    assert {name: (row["max_compute"], row["seed"]) for name, row in rows.items()} == {
+    assert {name: (row["compute_end"], row["seed"]) for name, row in rows.items()} == {
         name_of(n, seed): ((LAST if (n, seed) == CRASHED else 100) * n * PROBLEMS, seed) for n, seed in runs()
     }
-    assert all(row["finished"] is None for row in rows.values())
     # The resumed run's later branch counts, and it is whole.
-    few = summary["curves"][0]
-    assert few["seeds"] == [0, 1] and few["points"]["compute"] == [step * 4 * PROBLEMS for step in range(0, 101, 20)]
-    means = [sum(reward(4, seed, step) for seed in SEEDS) / 2 for step in range(0, 101, 20)]
-    assert few["points"]["reward"] == pytest.approx(means)
-    assert any(f"run {name_of(*RESUMED)} was resumed" in text for text in summary["warnings"])
+    few = dict(zip(summary["curves"][0]["seeds"], summary["curves"][0]["points"], strict=True))
+    for seed in SEEDS:
+        compute, found = few[seed]
+        assert compute == [step * 4 * PROBLEMS for step in range(0, 101, EVALUATED)]
+        assert found == pytest.approx([reward(4, seed, step) for step in range(0, 101, EVALUATED)])
+    assert any(f"{name_of(*RESUMED)}" in text and "resumed" in text for text in summary["warnings"])
     # The crashed one is named, with where it ended beside the other of its configuration.
-    named = [text for text in summary["warnings"] if "ended early" in text]
-    assert len(named) == 1 and f"run {name_of(*CRASHED)} ended early, at 20480: " in named[0]
-    assert "another run of n = 16 reaches 51200, so it stopped at 40% of that" in named[0]
-    for text in (printed.err, (tmp_path / "out" / "report.html").read_text()):
-        assert f"run {name_of(*CRASHED)} ended early" in text
+    (named,) = (text for text in summary["warnings"] if "ended early" in text)
+    assert named.startswith("1 of 4 runs ended early and may have crashed")
+    assert f"{name_of(*CRASHED)} at compute 20480, 40% of the 51200 that another run of n = 16 reaches" in named
+    assert printed.err == ""
+    for name in ("tables.txt", "report.html"):
+        text = html.unescape((tmp_path / "out" / name).read_text())
+        assert f"{name_of(*CRASHED)} at compute 20480" in " ".join(text.split())
     # The rate is the one that was run.
-    (advice,) = summary["allocation"]["recommendations"]
-    assert advice["learning_rate"] == RATE and "learning rate 1e-06" in printed.out
-    assert "The learning rate is that of its runs." in advice["reasons"]
+    (answer,) = summary["asked"]
+    assert (answer["learning_rate"], answer["scaled_rate"]) == (RATE, False) and "1e-6" in printed.out
 
 
-def test_rates_that_differ_name_none_and_a_schedule_its_highest():
+def test_rates_that_differ_between_seeds_are_configurations_and_a_schedule_is_its_highest():
     """By hand: n = 4 warms up to 3e-6, the seeds of n = 8 differ, and nothing is said of n = 16."""
     rows = [
         {"group_size": n, "problems_per_batch": 8, "seed": seed, "step": step, "avg@4": reward(n, seed, step)}
@@ -162,12 +163,13 @@ def test_rates_that_differ_name_none_and_a_schedule_its_highest():
         for seed in SEEDS
         for step in (0, 20, 40, 60)
     ]
-    found, _ = read_curves(memory_table(pa.Table.from_pylist(rows)), ReadOptions())
-    assert [run.learning_rates for run in found[::2]] == [(2e-6, 3e-6), (1e-6, 1e-6), None]
-    assert _learning_rate(group_runs(found)[0]) == {
-        "n = 4": (3e-6, "The learning rate is the highest of its runs' schedule."),
-        "n = 8": (None, "Its runs had learning rates from 1e-06 to 2e-06, so none is named."),
-    }
+    found, notes = read_curves(memory_table(pa.Table.from_pylist(rows)), ReadOptions())
+    groups, remarks = group_runs(found)
+    assert notes == Notes() and remarks == []
+    assert [(each.configuration.name, each.configuration.learning_rate, len(each.runs)) for each in groups] == [
+        ("n = 4", 3e-6, 2), ("n = 8, learning rate = 1e-6", 1e-6, 1), ("n = 8, learning rate = 2e-6", 2e-6, 1),
+        ("n = 16", 0.0, 2),
+    ]  # fmt: skip
 
 
 def test_a_lone_run_that_ended_before_all_others_is_named():
@@ -179,4 +181,5 @@ def test_a_lone_run_that_ended_before_all_others_is_named():
     ]
     groups = group_runs(read_curves(memory_table(pa.Table.from_pylist(rows)), ReadOptions())[0])[0]
     (named,) = ended_early(groups)
-    assert "group_size=8" in named and "at 2560: every other run reaches at least 3200, so it stopped at 80%" in named
+    assert named.startswith("1 of 3 runs ended early") and "group_size=8" in named
+    assert "at compute 2560, 80% of the 3200 that every other run reaches at least" in named

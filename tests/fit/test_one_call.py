@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
 import pytest
 
 from isocompute_jax.fit import AnalysisOptions, ReadOptions, SweepResult, analyze
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.outputs import analyse
+from isocompute_jax.fit.outputs import analyse, summary_of
+from isocompute_jax.fit.read import memory_table
 from isocompute_jax.records.errors import InputError
 from tests.fit.commands import undrawn
 
 CURVES = {4: (0.1, 0.5, 1e4, 1.2), 16: (0.1, 0.8, 6e4, 1.2)}
-OPTIONS = AnalysisOptions(form="hill", forecast="form", bootstrap="none", holdout=0.0, budgets=(2e4, 4e5))
+OPTIONS = AnalysisOptions(budgets=(2e4, 4e5))
 
 
 def table() -> pa.Table:
@@ -39,59 +42,71 @@ def result() -> SweepResult:
     return analyze(table(), OPTIONS)
 
 
-@pytest.mark.slow
-def test_a_table_and_its_file_have_one_answer(result, tmp_path):
-    path = tmp_path / "curves.csv"
-    pa_csv.write_csv(table(), path)
-    for paths in (path, [str(path)]):
-        found = analyze(paths, OPTIONS)
-        assert str(found) == str(result)
-        assert found.recommendations == result.recommendations
-    written = analyse([path], tmp_path / "out", OPTIONS)
-    assert str(result) == f"{written.tables}\n\n{written.text}"
+def test_the_answers_are_those_of_the_truth(result):
+    assert [answer.budget for answer in result.asked] == [2e4, 4e5]
+    for answer in result.asked:
+        truth = {size: float(hill(answer.budget, *params)) for size, params in CURVES.items()}
+        size = max(truth, key=lambda size: truth[size])
+        advised = answer.advised
+        assert (advised.configuration.group_size, answer.verdict) == (size, "clear")
+        assert (advised.stop, advised.num_steps) == (answer.budget, answer.budget // (8 * size))
+        assert advised.reward == pytest.approx(truth[size], abs=0.01)
+        assert advised.interval95[0] < truth[size] < advised.interval95[1]
+        (other,) = answer.choices[1:]
+        assert other.cost == pytest.approx(truth[size] - min(truth.values()), abs=0.02)
 
 
-def test_the_results_are_frozen_and_short_to_show(result):
+@pytest.mark.parametrize("kind", ["csv", "parquet", "list"])
+def test_a_table_and_its_file_have_one_answer(result, tmp_path, kind):
+    path = tmp_path / f"curves.{'parquet' if kind == 'parquet' else 'csv'}"
+    (pa_parquet.write_table if kind == "parquet" else pa_csv.write_csv)(table(), path)
+    found = analyze([str(path)] if kind == "list" else path, OPTIONS)
+    assert (found.asked, found.grid, found.data) == (result.asked, result.grid, result.data)
+
+
+def test_every_kind_of_table_has_one_answer(result):
+    columns = table().to_pydict()
+    for given in (columns, {name: np.array(values) for name, values in columns.items()}, memory_table(columns)):
+        assert analyze(given, OPTIONS, questions=False).asked == result.asked
+
+
+def test_data_frames_of_pandas_go_in(result):
+    pytest.importorskip("pandas")
+    assert analyze(table().to_pandas(), OPTIONS, questions=False).asked == result.asked
+
+
+def test_what_is_written_is_what_was_found(result, tmp_path):
+    pa_csv.write_csv(table(), tmp_path / "curves.csv")
+    with undrawn():
+        written = analyse([tmp_path / "curves.csv"], tmp_path / "out", OPTIONS)
+    expected = summary_of(result)
+    own = {"inputs", "versions"}  # the file's name and hash
+    assert {k: v for k, v in written.summary.items() if k not in own} == {
+        k: v for k, v in expected.items() if k not in own
+    }
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == written.summary
+    assert (tmp_path / "out" / "headline.txt").read_text() == f"{written.text}\n"
+    assert (tmp_path / "out" / "tables.txt").read_text() == f"{written.tables}\n"
+
+
+def test_the_results_are_frozen(result):
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.curves = ()
-    assert repr(result) == "SweepResult(avg@4: 2 configurations, 6 runs)"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.asked[0].advised.reward = 1.0
 
 
-def test_the_recommendations_are_those_of_the_truth(result):
-    assert [r.budget for r in result.recommendations] == [2e4, 4e5]
-    for found in result.recommendations:
-        truth = {size: float(hill(found.budget, *params)) for size, params in CURVES.items()}
-        assert found.group_size == max(truth, key=lambda size: truth[size])
-        assert found.reward == pytest.approx(truth[found.group_size], abs=0.01)
-
-
-def test_tables_have_the_rows_of_the_files(result, tmp_path):
-    with undrawn():
-        analyse([_written(tmp_path)], tmp_path / "out", OPTIONS)
-    for name in ("frontier", "ranges", "fits", "switches", "ties", "allocation"):
-        found = result.to_table(name)
-        assert isinstance(found, pa.Table) and found.num_rows > 0
-        file = pa_csv.read_csv(tmp_path / "out" / f"{name}.csv")
-        assert found.column_names == file.column_names
-        for column in file.column_names:
-            assert [v or None for v in found[column].to_pylist()] == [v or None for v in file[column].to_pylist()]
-    assert result.to_table().equals(result.to_table("frontier"))
-    with pytest.raises(InputError, match="did you mean 'switches'"):
-        result.to_table("switch")
-
-
-def _written(folder):
-    pa_csv.write_csv(table(), folder / "curves.csv")
-    return folder / "curves.csv"
-
-
-def test_the_plot_shows_every_evaluation_and_in_a_notebook_itself(result, tmp_path):
-    figure = result.plot()
-    (axes,) = figure.axes
-    shown = np.concatenate([np.asarray(dots.get_offsets()) for dots in axes.collections])
-    assert len(shown) == 2 * 12  # seeds are averaged
-    assert figure._repr_png_().startswith(b"\x89PNG")
-    figure.savefig(tmp_path / "curves.svg")
+def test_curves_have_every_evaluation(result):
+    assert [(band.configuration.group_size, band.seeds) for band in result.curves] == [
+        (size, (0, 1, 2)) for size in CURVES
+    ]
+    for band in result.curves:
+        assert band.data_end == pytest.approx(5e5)
+        assert [len(compute) for compute, _ in band.points] == [12, 12, 12]
+        assert (band.run_low <= band.low).all() and (band.low < band.mean).all() and (band.mean < band.high).all()
+        truth = hill(band.compute, *CURVES[band.configuration.group_size])
+        inside = (band.compute >= 2e3) & (band.compute <= 5e5)
+        np.testing.assert_allclose(band.mean[inside], truth[inside], atol=0.015)
 
 
 def test_options_are_those_of_the_command(result):
@@ -101,15 +116,7 @@ def test_options_are_those_of_the_command(result):
         columns={"name": "run", "n": "group_size", "b": "problems_per_batch", "s": "seed", "rollouts": "compute"},
     )
     found = analyze(renamed, dataclasses.replace(OPTIONS, read=read))
-    assert found.metric == "accuracy"
-    assert found.recommendations == result.recommendations
-
-
-def test_data_frames_of_pandas_go_in_and_come_out(result):
-    pytest.importorskip("pandas")
-    found = analyze(table().to_pandas(), OPTIONS)
-    assert found.recommendations == result.recommendations
-    assert found.to_table().to_pandas()["group_size"].tolist() == result.to_table()["group_size"].to_pylist()
+    assert found.metric == "accuracy" and found.asked == result.asked
 
 
 def test_a_mistake_is_told_in_one_sentence():
@@ -124,15 +131,14 @@ def test_importing_it_imports_no_pictures_and_no_trainer():
     subprocess.run([sys.executable, "-c", source], check=True)
 
 
-def test_runs_of_several_base_models_are_said_to_be_fitted_as_one_sweep():
+def test_runs_of_several_base_models_are_configurations_of_their_own():
     rows = [
         {"run": f"{model}-{n}", "group_size": n, "problems_per_batch": 8, "compute": c, "avg@4": r, "model": model}
-        for model, n in (("small", 4), ("small", 8), ("large", 16))
+        for model, n in (("small", 4), ("small", 8), ("large", 8))
         for c, r in ((1000, 0.1), (2000, 0.14), (4000, 0.2), (8000, 0.28), (16000, 0.35))
     ]
-    options = AnalysisOptions(bootstrap="none", form="hill", forecast="form", holdout=0.0)
-    said = (
-        "runs of several base models are fitted as one sweep: large (1), small (2); name those of one model with --runs"
-    )
-    assert said in analyze(pa.Table.from_pylist(rows), options).warnings
-    assert not any("base models" in warning for warning in analyze(pa.Table.from_pylist(rows[:10]), options).warnings)
+    found = analyze(pa.Table.from_pylist(rows))
+    assert found.data.varies == ("group_size", "model") and found.data.notes == ()
+    names = sorted(choice.configuration.name for choice in found.asked[0].choices)
+    assert names == ["n = 4", "n = 8, model = large", "n = 8, model = small"]
+    assert found.asked[0].verdict == "open"  # one seed each, and all the same
