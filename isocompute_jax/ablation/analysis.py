@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from isocompute_jax.ablation.variants import RECIPE, variant_of
-from isocompute_jax.fit import AnalysisOptions, Configuration, CurveFit
-from isocompute_jax.fit.curves.diagnostics import compare_steepness
-from isocompute_jax.fit.curves.seeds import ConfigurationRuns, Curve
+from isocompute_jax.fit import AnalysisOptions, CurveFit, fit_curves
+from isocompute_jax.fit.curves.scalerl import compare_steepness
 from isocompute_jax.fit.read import RunCurve, read_curves
-from isocompute_jax.fit.stages import Stages
 from isocompute_jax.records.errors import InputError
 
 Interval = tuple[float, float]
@@ -33,6 +31,20 @@ class ParameterEstimate:
         """Whether both are known, and their intervals have nothing in common."""
         (low, high), (least, most) = self.interval95, other.interval95
         return self.identified and other.identified and (high < least or most < low)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VariantCurve:
+    """Every evaluation of the runs of one variant, run by run, each in order of compute."""
+
+    compute: np.ndarray  # [E] rollouts; 0 is the base model
+    reward: np.ndarray  # [E]
+    seed: np.ndarray  # [E] of the run
+
+    def at(self, compute: float) -> np.ndarray:
+        """[S] reward of each run, between its evaluations linear in compute."""
+        own = [self.seed == seed for seed in dict.fromkeys(self.seed.tolist())]
+        return np.array([np.interp(compute, self.compute[run], self.reward[run]) for run in own])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +73,7 @@ class AblationResult:
     # their B would say nothing
     asymptote: float
     variants: tuple[VariantResult, ...]
-    curves: Mapping[str, tuple[Curve, CurveFit, CurveFit | None]]  # name -> mean curve, fit, fit under the common A
+    curves: Mapping[str, tuple[VariantCurve, CurveFit]]  # name -> evaluations, fit
     warnings: tuple[str, ...]  # what was left out or looks off
 
 
@@ -75,59 +87,65 @@ def analyse(runs: Sequence[str | os.PathLike[str]], options: AnalysisOptions) ->
     Raises:
       InputError: nothing could be read, or the recipe's runs are missing.
     """
-    found, warnings = read_curves([os.fspath(path) for path in runs], options.read)
-    groups = _by_variant(found)
-    if not groups or groups[0].configuration.name != RECIPE:
+    found, notes = read_curves([os.fspath(path) for path in runs], options.read)
+    curves = _by_variant(found, options.metric)
+    if RECIPE not in curves:
         raise InputError(f"no run of {RECIPE!r} has an evaluation yet: without it there is nothing to compare with")
-    hill = dataclasses.replace(options, form="hill")
-    main = Stages(hill, groups).metric(options.metric, intervals=True)
-    data = main.data
-    names = [curve.configuration.name for curve in main.curves]
-    fits = dict(zip(names, main.fits, strict=True))
+    hill = dataclasses.replace(options.fit, form="hill")
+    every = list(curves.values())
+    own = fit_curves(*_arrays(every), seeds=[each.seed for each in every], options=hill)
+    fits = dict(zip(curves, own, strict=True))
     ceilings = {name: _estimate(fit, "asymptote") for name, fit in fits.items()}
-    alike = [i for i, name in enumerate(names) if not ceilings[name].apart(ceilings[RECIPE])]
+    alike = [name for name in curves if not ceilings[name].apart(ceilings[RECIPE])]
+    members = [curves[name] for name in alike]
     common = compare_steepness(
-        [data["compute"][i] for i in alike],
-        [data["reward"][i] for i in alike],
-        [main.fits[i] for i in alike],
-        use=[data["use"][i] for i in alike],
-        options=hill.fit,
+        *_arrays(members),
+        [fits[name] for name in alike],
+        seeds=[each.seed for each in members],
+        options=hill,
     )
-    again = {} if common is None else dict(zip((names[i] for i in alike), common.fits, strict=True))
-    curves = dict(zip(names, main.curves, strict=True))
+    again = {} if common is None else dict(zip(alike, common, strict=True))
     return AblationResult(
         metric=options.metric,
-        asymptote=math.nan if common is None else common.asymptote,
+        asymptote=math.nan if common is None else common[0].asymptote,
         variants=tuple(_variants(curves, fits, again)),
-        curves={name: (curves[name], fits[name], again.get(name)) for name in names},
-        warnings=tuple(warnings),
+        curves={name: (curve, fits[name]) for name, curve in curves.items()},
+        warnings=notes.texts,
     )
 
 
-def _by_variant(runs: Sequence[RunCurve]) -> list[ConfigurationRuns]:
-    """The runs of each variant, the recipe's first."""
+def _by_variant(runs: Sequence[RunCurve], metric: str) -> dict[str, VariantCurve]:
+    """The evaluations of each variant, the recipe's first; without those that have no run with one."""
     members: dict[str, list[RunCurve]] = {RECIPE: []}
     for run in runs:
         members.setdefault(variant_of(run.run), []).append(run)
-    return [_group(name, own) for name, own in members.items() if own]
+    found = {name: _curve(own, metric) for name, own in members.items() if own}
+    return {name: curve for name, curve in found.items() if len(curve.compute)}
 
 
-def _group(name: str, runs: Sequence[RunCurve]) -> ConfigurationRuns:
-    facts = runs[0].facts
-    named = Configuration(name, facts.group_size, facts.problems_per_batch, facts.problem_set_size)
-    return ConfigurationRuns(named, tuple(runs))
+def _curve(runs: Sequence[RunCurve], metric: str) -> VariantCurve:
+    parts = []
+    for run in runs:
+        reward = run.columns.get(metric, np.full(len(run.compute), np.nan))
+        known = np.isfinite(reward)
+        parts.append((run.compute[known], reward[known], np.full(known.sum(), run.facts.seed)))
+    return VariantCurve(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _arrays(curves: Sequence[VariantCurve]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return [each.compute for each in curves], [each.reward for each in curves]
 
 
 def _variants(
-    curves: Mapping[str, Curve],
+    curves: Mapping[str, VariantCurve],
     fits: Mapping[str, CurveFit],
     again: Mapping[str, CurveFit],
 ) -> list[VariantResult]:
-    end = min(curve.compute[-1] for curve in curves.values())
-    ends = {name: _per_seed(curve, end) for name, curve in curves.items()}
+    end = min(curve.compute[curve.seed == seed][-1] for curve in curves.values() for seed in set(curve.seed.tolist()))
+    ends = {name: curve.at(end) for name, curve in curves.items()}
     estimates = {name: _estimates(fits[name], again.get(name)) for name in curves}
     rows = []
-    for name, curve in curves.items():
+    for name in curves:
         difference, error = _difference(ends[name], ends[RECIPE])
         asymptote, steepness, midpoint = estimates[name]
         verdict = "the recipe"
@@ -136,7 +154,7 @@ def _variants(
         rows.append(
             VariantResult(
                 name=name,
-                seeds=len(curve.seeds),
+                seeds=len(ends[name]),
                 compute=float(end),
                 reward=float(np.mean(ends[name])),
                 difference=difference,
@@ -148,12 +166,6 @@ def _variants(
             )
         )
     return rows
-
-
-def _per_seed(curve: Curve, compute: float) -> np.ndarray:
-    """[S] reward of each seed at `compute`, between its evaluations linear in compute."""
-    series = [curve.of_seed(number) for number in range(len(curve.seeds))]
-    return np.array([np.interp(compute, own, reward) for own, reward in series])
 
 
 def _difference(ours: np.ndarray, recipe: np.ndarray) -> tuple[float, float]:

@@ -86,7 +86,7 @@ def draw(result: AblationResult) -> Figure:
     )
     colours = [style.INK, *(style.PALETTE(i / max(len(rows) - 2, 1)) for i in range(len(rows) - 1))]
     for place, (row, colour) in enumerate(zip(rows, colours, strict=True)):
-        curve, fit, _ = result.curves[row.name]
+        curve, fit = result.curves[row.name]
         trained = curve.compute > 0
         upper.scatter(curve.compute[trained], curve.reward[trained], s=11, color=colour, linewidths=0)
         if fit.status != "failed":
