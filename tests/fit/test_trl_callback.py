@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.read import Notes, ReadOptions, read_curves
 from isocompute_jax.fit.trl_callback import CurveCallback
 
 OPTIONS = ReadOptions(metric="eval_reward")
@@ -50,8 +50,8 @@ def test_rows_are_curves_of_the_fitter(unfitted, tmp_path):
     logged(unfitted, trainer_args(run_name=None, output_dir="runs/n4-s1", seed=1), range(0, 21, 10))
     unfitted.on_log(trainer_args(), state(40, main=False), None, logs={"eval_reward": 0.9})
     unfitted.on_log(trainer_args(), state(40), None, logs={"eval_reward": None})
-    curves, warnings = read_curves([str(tmp_path / "curves.csv")], OPTIONS)
-    assert warnings == []
+    curves, notes = read_curves([str(tmp_path / "curves.csv")], OPTIONS)
+    assert notes == Notes()
     assert [curve.run for curve in curves] == ["n4-s0", "n4-s1"]
     assert [curve.compute.tolist() for curve in curves] == [[0, 320, 640, 960], [0, 320, 640]]
     assert [(c.facts.group_size, c.facts.problems_per_batch, c.facts.seed) for c in curves] == [(4, 8, 0), (4, 8, 1)]
@@ -82,7 +82,7 @@ def test_other_events_are_let_through(unfitted):
 def test_the_answer_is_printed_and_has_every_evaluation_at_the_end(unfitted, tmp_path, monkeypatch, capfd):
     logged(unfitted, trainer_args(), range(0, 41, 4))
     monkeypatch.undo()
-    callback = CurveCallback(tmp_path / "curves.csv", "--budget=2e3", "--bootstrap=none", "--holdout=0")
+    callback = CurveCallback(tmp_path / "curves.csv", "--budget=2e3")
     args = trainer_args(run_name="n8", num_generations=8, generation_batch_size=64)
     logged(callback, args, range(0, 41, 4))  # the first evaluation starts a fit, which the others do not wait for
     callback.on_train_end(args, state(40), None)
@@ -120,7 +120,7 @@ args = GRPOConfig(
 )
 GRPOTrainer(
     model=model, reward_funcs=reward, args=args, train_dataset=data, eval_dataset=data, processing_class=tokenizer,
-    callbacks=[CurveCallback("curves.csv", "--replicates=20", "--bootstrap=none")],
+    callbacks=[CurveCallback("curves.csv", "--next=0")],
 ).train()
 """
 
@@ -134,8 +134,8 @@ def test_a_real_trainer_of_trl_writes_the_curve(tmp_path):
         cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [curve], warnings = read_curves([str(tmp_path / "curves.csv")], OPTIONS)
-    assert warnings == []
+    [curve], notes = read_curves([str(tmp_path / "curves.csv")], OPTIONS)
+    assert notes == Notes()
     assert (curve.run, curve.facts.group_size, curve.facts.problems_per_batch, curve.facts.seed) == ("n2-s7", 2, 4, 7)
     assert curve.compute.tolist() == [0, 16, 32, 48]
     expected = [0.8 - 0.7 * math.exp(-step / 3) for step in (0, 2, 4, 6)]
