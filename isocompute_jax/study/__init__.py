@@ -1,1 +1,1 @@
-"""The whole playbook in one command: base model, curation, sweep, frontier, report."""
+"""The whole playbook in one command: base model, curation, sweep, answer, report."""

@@ -6,10 +6,11 @@ r"""`python -m isocompute_jax.study`: the whole playbook in one command.
     python -m isocompute_jax.study ... --executor=slurm --slurm_partition=h200 --slurm_nodes=2 --slurm_gpus_per_node=8 \
         --slurm_run='--server_nodes=1 --servers_per_node=8 --server_gpus=1 --engine=vllm'
 
-A preset makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, fits the
-frontier and writes report.html. With --model and --problems the same is done to a checkpoint and problems of your own:
-each set of --sets is swept over --group_sizes, from the config that --config gives. --dry_run says what it takes, in
-device-hours where the config, or --topology, names accelerators. On a cluster the curation and every run are jobs.
+A preset makes a base model, measures and cuts problem sets, trains over a grid of rollouts per problem, says how many
+are best for which budget, and writes report.html. With --model and --problems the same is done to a checkpoint and
+problems of your own: each set of --sets is swept over --group_sizes, from the config that --config gives. --dry_run
+says what it takes, in device-hours where the config, or --topology, names accelerators. On a cluster the curation and
+every run are jobs.
 
 With --endpoints the runs sample from a service (`make study-vllm`), each from servers of its own. Interrupted (Ctrl-C),
 the same command resumes it; finished, it does nothing again.
@@ -105,7 +106,7 @@ def main() -> None:
     from isocompute_jax.fit.outputs import HEADLINE
     from isocompute_jax.service.client.service_config import ServiceConfig
     from isocompute_jax.study.presets import from_seed
-    from isocompute_jax.study.report_sections import summary_of
+    from isocompute_jax.study.report_sections import title_of
     from isocompute_jax.study.stages import prepare, run_study
 
     chosen = from_seed(preset(), FIRST_SEED.value)
@@ -136,7 +137,7 @@ def main() -> None:
         only=ONLY.value,
     )
     for report in reports:
-        say(f"\n{summary_of(report)['flags']['title']}\n")
+        say(f"\n{title_of(report)}\n")
         headline = report.parent / HEADLINE
         if headline.exists():  # reports of releases before it have none
             say(headline.read_text(encoding="utf-8"), end="")

@@ -17,11 +17,11 @@ import numpy as np
 from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import RANGES
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
-from isocompute_jax.fit.comparisons.comparison import DrawnSeries, Panel, Picture
-from isocompute_jax.fit.report.figures.series import draw_series
+from isocompute_jax.fit import SweepResult
+from isocompute_jax.fit.report.figures import draw_series
 from isocompute_jax.fit.report.figures.style import in_style, save_figure
-from isocompute_jax.fit.report.templating import Section, section
-from isocompute_jax.fit.sweep_results import SweepResult
+from isocompute_jax.fit.report.wording import Section, section_from
+from isocompute_jax.fit.results import OptimalSizes
 from isocompute_jax.records import run_files
 from isocompute_jax.records.identity import identity
 from isocompute_jax.study.presets import Preset, Slice
@@ -51,7 +51,7 @@ def problems_section(preset: Preset, part: Slice, root: pathlib.Path) -> Section
         (name.replace("_", " "), _range(name), count, curation["train"][name], curation["validation"][name])
         for name, count in curation["in_range"].items()
     )
-    return section(
+    return section_from(
         WORDS / "base_model.html.j2",
         figure=root / "curated" / "histogram.svg",
         columns=("set", f"avg@{curation['samples']}", "in range", "training", "validation"),
@@ -89,7 +89,7 @@ def setup_section(preset: Preset, part: Slice, runs: Sequence[run_files.Run]) ->
             f"{evaluation['points']} budgets",
         ),
     )
-    return section(WORDS / "setup.html.j2", columns=("setting", "value"), rows=rows, part=part)
+    return section_from(WORDS / "setup.html.j2", columns=("setting", "value"), rows=rows, part=part)
 
 
 def cost_section(runs: Sequence[run_files.Run]) -> Section:
@@ -106,7 +106,7 @@ def cost_section(runs: Sequence[run_files.Run]) -> Section:
     stepping = sum(phases.values())
     rows = tuple((name, f"{value:,.0f}", f"{value / stepping:.0%}") for name, value in phases.items())
     difference = float(np.mean([row["logprob_difference"] for run in runs for row in run.metrics]))
-    return section(
+    return section_from(
         WORDS / "cost.html.j2",
         columns=("phase", "seconds", "share"),
         rows=rows,
@@ -127,7 +127,7 @@ def departures_section(preset: Preset, part: Slice) -> Section:
             config = override(config, field, value)
     seeds = max(preset.slices[0].axes["seed"]) + 1 if preset.base is None else None
     largest = max(_group_sizes(part))
-    return section(WORDS / "trust.html.j2", preset=preset, config=config, seeds=seeds, largest_n=largest)
+    return section_from(WORDS / "trust.html.j2", preset=preset, config=config, seeds=seeds, largest_n=largest)
 
 
 def _group_sizes(part: Slice) -> list[int]:
@@ -173,34 +173,33 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
       out: directory of the report.
     """
     question = question_of(planned)
-    budgets = [row for row in result.frontier.budgets if question and row.compute >= question.first_budget]
-    if question is None or not budgets:
+    if question is None or result.optimal is None:
+        return []
+    optimal = set(result.optimal.budgets.tolist())
+    answers = [each for each in result.grid if each.budget in optimal and each.budget >= question.first_budget]
+    if not answers:
         return []
     found = forecast(read_pass_rates(planned[0].config.train_set), question)
-    compute = np.array([row.compute for row in budgets])
-    measured = np.array([row.group_size for row in budgets])
+    compute = np.array([each.budget for each in answers])
+    measured = np.array([each.advised.configuration.group_size for each in answers])
     at = np.abs(np.log(found.compute[:, None] / compute)).argmin(axis=0)  # the nearest budget
     expected = found.best[at]
     near = np.abs(np.log2(expected / measured)) <= 1
     rewards = [
-        np.interp(np.log(row.compute), np.log(found.compute), np.nan_to_num(found.records[_row(found, row.group_size)]))
-        for row in budgets
+        np.interp(np.log(budget), np.log(found.compute), np.nan_to_num(found.records[_row(found, n)]))
+        for budget, n in zip(compute, measured, strict=True)
     ]
     rows = tuple(
-        (f"{row.compute:,.0f}", row.group_size, int(n), f"{row.reward:.3f}", f"{reward:.3f}")
-        for row, n, reward in zip(budgets, expected, rewards, strict=True)
-    )
-    low, high = found.tied.T
-    drawn = (
-        DrawnSeries("expected, and tied with it", found.compute, found.best, "", low, high, look="steps", tone="quiet"),
-        DrawnSeries("measured", compute, measured, look="dots"),
+        (f"{each.budget:,.0f}", m, int(n), f"{each.advised.reward:.3f}", f"{reward:.3f}")
+        for each, m, n, reward in zip(answers, measured.tolist(), expected, rewards, strict=True)
     )
     out.mkdir(parents=True, exist_ok=True)
     with in_style():
-        picture = Picture(stacked={"": Panel("optimal group size n*", result.group_sizes)})
-        figure = save_figure(draw_series(result, drawn, picture), out / FIGURE)
+        drawn = draw_series(result, _drawn(found, result.optimal))
+        assert drawn is not None
+        figure = save_figure(drawn, out / FIGURE)
     return [
-        section(
+        section_from(
             WORDS / "theory.html.j2",
             figure=figure,
             columns=("rollouts", "n* measured", "n* expected", "reward at it", "expected there"),
@@ -210,6 +209,16 @@ def theory_section(planned: list[PlannedRun], result: SweepResult, out: pathlib.
             near=int(near.sum()),
         )
     ]
+
+
+def _drawn(found: ExpectedCurves, optimal: OptimalSizes) -> list[dict[str, Any]]:
+    """n*(C) twice: as expected, with what theory cannot tell from it, and as measured, with the n of 95% of draws."""
+    sides = (
+        ("expected by theory", found.compute, found.best, *found.tied.T),
+        ("measured", optimal.budgets, optimal.group_size, *optimal.interval95.T),
+    )
+    names = ("name", "compute", "value", "low", "high")
+    return [{"panel": "group_size", **dict(zip(names, side, strict=True))} for side in sides]
 
 
 def _row(found: ExpectedCurves, group_size: int) -> int:
@@ -222,6 +231,8 @@ def _without_size(config: RunConfig) -> str:
     return repr([(name, value) for name, value in vars(config).items() if name not in ("group_size", "seed")])
 
 
-def summary_of(report: pathlib.Path) -> dict[str, Any]:
-    """The summary.json beside a report."""
-    return json.loads((report.parent / "summary.json").read_text(encoding="utf-8"))
+def title_of(report: pathlib.Path) -> str:
+    """The question that a report answers, by the summary.json beside it."""
+    summary = json.loads((report.parent / "summary.json").read_text(encoding="utf-8"))
+    flags = summary["options"] if "options" in summary else summary["flags"]  # of reports of schema 2
+    return flags["title"]

@@ -3,7 +3,7 @@
 base/       tokenizer, teacher's demonstrations -> base model (Hugging Face directory); not where a model is given
 curated/    avg@16 of the base model on every problem -> Easy, Hard, mixtures
 runs/       one sweep per slice, two runs at a time on two cores, or as jobs of a cluster's scheduler
-report/     fits, frontier, n*(C), figures, report.html
+report/     the answer, n*(C), figures, report.html
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from isocompute_jax.experiment.config import RunConfig, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import SUMMARY as CURATION_SUMMARY
 from isocompute_jax.experiment.curation.curate import curate
-from isocompute_jax.fit import outputs
-from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.report.templating import Section
-from isocompute_jax.fit.sweep_results import SweepResult
+from isocompute_jax.fit import AnalysisOptions, SweepResult, outputs
+from isocompute_jax.fit.report.wording import Section
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import differences
@@ -275,7 +273,7 @@ def make_report(preset: Preset, part: Slice, root: pathlib.Path) -> pathlib.Path
         theory = report_sections.theory_section(planned_runs(preset, part, root), result, out) if preset.base else []
         return [*theory, *after]
 
-    outputs.analyse([runs], out, AnalysisOptions(title=part.question, records="strict"), before=before, after=closing)
+    outputs.analyse([runs], out, AnalysisOptions(title=part.question), before=before, after=closing)
     run_files.write_atomic(marker, json.dumps(inputs, indent=1) + "\n")
     return out / outputs.REPORT
 

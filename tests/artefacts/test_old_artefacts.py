@@ -9,19 +9,19 @@ import shutil
 
 import pytest
 
+from isocompute_jax.allocation.schedule import optimal_group_sizes
 from isocompute_jax.experiment.config import EvaluationConfig, from_dict, override
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.loop import train
-from isocompute_jax.fit import outputs
-from isocompute_jax.fit.analysis_options import AnalysisOptions
-from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit import ReadOptions, analyze
+from isocompute_jax.fit.read import read_curves
 from isocompute_jax.records import run_files
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import Field, InputError
 from isocompute_jax.records.identity import IDENTITY, identity, identity_of
 from isocompute_jax.study import stages
 from isocompute_jax.study.base_model import BaseModelConfig
 from isocompute_jax.study.presets import SMOKE
-from isocompute_jax.study.report_sections import summary_of
+from isocompute_jax.study.report_sections import title_of
 from isocompute_jax.sweeps.executor import check_directories, open_state, run_sweep
 from isocompute_jax.sweeps.grid import grid
 
@@ -103,22 +103,26 @@ def test_a_seed_of_today_is_pooled_with_the_old_ones():
         config = dataclasses.replace(config_of(run), seed=number)
         content |= {"seed": number, "config": dataclasses.asdict(config), IDENTITY: identity(config)}
         (run / run_files.CONFIG).write_text(json.dumps(content))
-    curves, warnings = read_curves(["sweep"], ReadOptions())
-    assert len(curves) == 8 and not any("configuration" in warning for warning in warnings)
+    curves, notes = read_curves(["sweep"], ReadOptions())
+    assert len(curves) == 8 and not any("configuration" in text for text in notes.texts)
     assert len({repr(sorted(curve.identity.items())) for curve in curves}) == 3
 
 
 @pytest.mark.slow
 def test_its_runs_are_fitted_seeds_together():
-    outputs.analyse(["sweep"], "again", AnalysisOptions(form="hill"))
-    with open("fit/fits.csv") as old, open("again/fits.csv") as new:
-        expected, found = list(csv.DictReader(old)), list(csv.DictReader(new))
-    keys = ("run", "group_size", "problems_per_batch", "num_seeds", "parameter", "identified")
-    assert [[row[key] for key in keys] for row in found] == [[row[key] for key in keys] for row in expected]
-    assert {row["run"] for new, row in zip(found, expected, strict=True) if new["num_points"] != row["num_points"]} == {
-        "n = 16"  # one of its seeds reaches further, and now counts whole
-    }
-    assert {row["num_seeds"] for row in found} == {"2"}
+    result = analyze(["sweep"], questions=False)
+    with open("fit/fits.csv") as old:
+        expected = {(row["run"], int(row["group_size"]), int(row["num_seeds"])) for row in csv.DictReader(old)}
+    configurations = [(band.configuration, len(band.seeds)) for band in result.curves]
+    assert {(each.name, each.group_size, seeds) for each, seeds in configurations} == expected
+    assert {seeds for _, seeds in configurations} == {2}
+
+
+def test_its_fit_is_a_schedule():
+    found = optimal_group_sizes("fit/summary.json", Field("group_size", "config.schedule."), problem_set_size=12)
+    with open("fit/frontier.csv") as old:
+        leaders = [int(row["group_size"]) for row in csv.DictReader(old)]
+    assert found.values[0] == leaders[0] and set(found.values) <= set(leaders)
 
 
 def test_a_finished_study_is_left_alone_and_its_summary_is_read():
@@ -126,7 +130,7 @@ def test_a_finished_study_is_left_alone_and_its_summary_is_read():
     [report] = stages.run_study(STUDY, "study", workers=1)
     assert report == pathlib.Path("study/report/report.html")
     assert times("study") == before
-    assert summary_of(report)["flags"]["title"] == STUDY.slices[0].question
+    assert title_of(report) == STUDY.slices[0].question
 
 
 @pytest.mark.slow

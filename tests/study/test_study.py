@@ -107,8 +107,8 @@ def test_the_report_and_its_data_are_there(study):
         assert title in report
     assert "data:image/" in report and not re.search(r"""<link|<script[^>]* src|(src|href)=["']?http""", report)
     summary = json.loads((root / "report" / "summary.json").read_text())
-    assert summary["flags"]["title"] == MICRO.slices[0].question
-    for name in ("fits.csv", "frontier.csv"):
+    assert summary["options"]["title"] == MICRO.slices[0].question
+    for name in ("answers.csv", "optimal_n.csv"):
         assert (root / "report" / name).exists()
 
 
