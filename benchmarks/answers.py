@@ -19,31 +19,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 from absl import flags
 
 from benchmarks import older
 from benchmarks.harness import analysed
-from benchmarks.recorded_sweeps import SWEEPS, Recorded, got, mean_of, recorded_sweep
+from benchmarks.recorded_sweeps import SWEEPS, Recorded, by_sweep, got, mean_of, over_sweeps, recorded_sweep
 from benchmarks.shared import names, print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.frontier.answers import answer
-from isocompute_jax.fit.results import Answer
+from isocompute_jax.fit.results import BudgetAnswer
 
 INSIDE = (
     "problems_64", "again_64", "problems_16", "problems_256", "easy_64", "base_600", "batch_2", "keep_64", "rate_half",
     "rate_sqrt", "rate_linear", "wide_64", "steps_64",
 )  # fmt: skip
-MORE = ("schedules/easy_64", "schedules/hard_256", "schedules/hard_64", "schedules/hard_all", "schedules/mixture_64")
-MORE += ("schedules/wide_64", "llm")
+MORE = (
+    "llm",
+    *(f"schedules/{name}" for name in ("easy_64", "hard_256", "hard_64", "hard_all", "mixture_64", "wide_64")),
+)
 CHOICES = flags.DEFINE_enum("choices", "four", ["four", "all"], "Which choices of seeds are fitted.")
 TOOL_AT = flags.DEFINE_string("tool_at", "", "A checkout of an older version, to answer the same questions.")
 
 BUDGETS = 6
 LEVELS = (0.95, 0.8, 0.5)
 MATERIAL = 0.01
-RESAMPLED = 10_000
-
 Ends = tuple[float, float]
 
 
@@ -68,7 +67,7 @@ class Told(NamedTuple):
     reward: float  # expected
     many: np.ndarray | None = None  # predictive draws of the mean of the seeds left out
     one: np.ndarray | None = None  # and of one run
-    answer: Answer | None = None
+    answer: BudgetAnswer | None = None
 
 
 def main() -> None:
@@ -146,18 +145,6 @@ def worth(question: Question, told: Told) -> float:
     return float(got(question.sweep, told.index, question.left, told.stop).mean())
 
 
-def by_sweep(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Mean over the answers of each sweep."""
-    return np.array([values[groups == name].mean() for name in dict.fromkeys(groups)])
-
-
-def over_sweeps(values: np.ndarray) -> Ends:
-    """The 95% interval of their mean, sweeps drawn again."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLED, len(values)))
-    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
-
-
 def print_intervals(asked: Sequence[Question], found: dict[str, list[Told]]) -> None:
     """How often predictive intervals hold, and the interval score at 95%: least is best."""
     print()
@@ -169,7 +156,7 @@ def print_intervals(asked: Sequence[Question], found: dict[str, list[Told]]) -> 
         many, one = ([interval(draws, level) for level in LEVELS] for draws in (told.many, told.one))
         single = got(question.sweep, told.index, question.left, told.stop)
         fitted = got(question.sweep, rule.index, question.seeds, rule.stop)
-        by_rule = [rule_interval(fitted, len(question.left), level) for level in LEVELS]
+        by_rule = [older.rule_interval(fitted, len(question.left), level) for level in LEVELS]
         three = (many, single.mean(keepdims=True)), (one, single), (by_rule, np.array([worth(question, rule)]))
         for name, each in zip(rows, three, strict=True):
             rows[name].append(each)
@@ -184,13 +171,6 @@ def interval(draws: np.ndarray, level: float) -> Ends:
     """Ends of the middle share of draws."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def rule_interval(values: np.ndarray, left: int, level: float) -> Ends:
-    """mean +- t(S - 1) sd sqrt(1/S + 1/k) of the fitted seeds at the rule's stop, for k seeds left out."""
-    wide = scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1)
-    half = float(wide * np.sqrt(1 / len(values) + 1 / left))
-    return float(values.mean()) - half, float(values.mean()) + half
 
 
 def holds(ends: Ends, truth: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from isocompute_jax.fit import analysis
 from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.engine import fit_sweep
-from isocompute_jax.fit.frontier.answers import Sweep
+from isocompute_jax.fit.frontier.answers import DrawnSweep
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import ReadOptions, memory_table, read_curves
 
@@ -52,7 +52,7 @@ def long_table(runs: Iterable[Mapping[str, Any]]) -> Table:
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
-def analysed(groups: Sequence[ConfigurationRuns], metric: str, budgets: Sequence[float]) -> Sweep:
+def analysed(groups: Sequence[ConfigurationRuns], metric: str, budgets: Sequence[float]) -> DrawnSweep:
     """The draws that `analyze` takes its answers to these budgets from, without everything else that it does."""
     options = AnalysisOptions(read=ReadOptions(metric=metric), budgets=tuple(budgets))
     model = fit_sweep(groups, metric, reward_range=options.read.reward_range)
@@ -61,7 +61,7 @@ def analysed(groups: Sequence[ConfigurationRuns], metric: str, budgets: Sequence
     return analysis._sweep(groups, metric, options, model, model.curves(compute))
 
 
-def told_table(table: Table, metric: str, budgets: Sequence[float]) -> Sweep:
+def told_table(table: Table, metric: str, budgets: Sequence[float]) -> DrawnSweep:
     """The same of a long table."""
     runs, _ = read_curves(memory_table(table), ReadOptions(metric=metric))
     return analysed(group_runs(runs)[0], metric, budgets)

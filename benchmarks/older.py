@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.special
 
 from benchmarks.harness import scipy_hill
 from benchmarks.recorded_sweeps import GALLERY, Recorded, mean_of
@@ -42,6 +43,13 @@ def scipys(sweep: Recorded, seeds: Sequence[int], budget: float) -> Told:
         stop = min(budget, float(compute[-1]))
         found.append((k, stop, float(scipy_hill(compute, reward)(np.array([stop]))[0])))
     return max(found, key=lambda each: each[2])
+
+
+def rule_interval(values: np.ndarray, left: int, level: float) -> tuple[float, float]:
+    """mean +- t(S - 1) sd sqrt(1/S + 1/k) of the fitted seeds at the rule's stop, for k seeds left out."""
+    wide = scipy.special.stdtrit(len(values) - 1, (1 + level) / 2) * values.std(ddof=1)
+    half = float(wide * np.sqrt(1 / len(values) + 1 / left))
+    return float(values.mean()) - half, float(values.mean()) + half
 
 
 SCRIPT = """

@@ -22,7 +22,7 @@ from benchmarks.harness import METRIC, scipy_hill, studies_of_flags, study_flags
 from benchmarks.shared import print_head, print_row
 from isocompute_jax import app
 from isocompute_jax.fit.frontier.answers import MATERIAL, answer
-from isocompute_jax.fit.results import Answer, Choice
+from isocompute_jax.fit.results import BudgetAnswer, Choice
 
 study_flags(60, (*families.FAMILIES, *families.RAGGED))
 
@@ -84,7 +84,7 @@ class Quality(NamedTuple):
     wrong: np.ndarray
 
 
-def answers(study: families.Study) -> list[Answer]:
+def answers(study: families.Study) -> list[BudgetAnswer]:
     """What `python -m isocompute_jax.fit --budget=...` answers, without its report."""
     budgets = families.LAST * TIMES
     found = told_table(study.table(METRIC), METRIC, list(budgets))

@@ -25,9 +25,8 @@ from benchmarks.harness import METRIC, analysed, scipy_hill
 from benchmarks.recorded_sweeps import GALLERY, SWEEPS, Recorded, recorded_sweep
 from benchmarks.shared import names, numbers, print_head, print_row
 from isocompute_jax import app
-from isocompute_jax.fit.configurations import ConfigurationRuns
+from isocompute_jax.fit.configurations import SAME_COMPUTE, ConfigurationRuns, Curve, average_seeds, read_off
 from isocompute_jax.fit.frontier.answers import answer
-from isocompute_jax.fit.mean_curves import SAME_COMPUTE, Curve, average_seeds, read_off
 from isocompute_jax.fit.results import Choice
 
 SHARES = flags.DEFINE_list("shares", ["0.5", "0.25", "0.125"], "Shares of the compute that are told.")
@@ -58,7 +57,7 @@ class Question(NamedTuple):
         return means(self.told)
 
 
-class Answer(NamedTuple):
+class BudgetAnswer(NamedTuple):
     """Of one question."""
 
     sweep: str
@@ -99,7 +98,7 @@ def means(groups: Sequence[ConfigurationRuns]) -> list[Curve]:
     return [curve for curve in curves if curve is not None]
 
 
-def answered(question: Question) -> Answer:
+def answered(question: Question) -> BudgetAnswer:
     """Asks all methods."""
     advice = asked(question)
     run_of = [curve.configuration.name for curve in question.whole]
@@ -111,7 +110,7 @@ def answered(question: Question) -> Answer:
     last = float(read_off(question.whole[index].compute, question.whole[index].reward, np.array([end]))[0])
     regret = {name: float(truth.max() - reward) for name, reward in value.items()}
     regret[NOISE] = noise_alone(question)
-    return Answer(
+    return BudgetAnswer(
         question.sweep, question.share, regret, run_of[index], run_of[int(truth.argmax())],
         advice.reward - value[FIT], low <= value[FIT] <= high, low <= last <= high,
     )  # fmt: skip
@@ -158,7 +157,7 @@ def redrawn(curve: Curve, compute: float, rng: np.random.Generator) -> np.ndarra
     return per_seed[chosen].mean(axis=1).max(axis=1)
 
 
-def print_each(found: Sequence[Answer]) -> None:
+def print_each(found: Sequence[BudgetAnswer]) -> None:
     """A row for each question."""
     print_head(("sweep", "told", "named", "best", *METHODS, "error", "95% interval holds", "the last"), left=(0, 2, 3))
     for each in found:
@@ -174,7 +173,7 @@ def told(share: float) -> str:
     return f"1/{1 / share:g} C"
 
 
-def print_answers(found: Sequence[Answer]) -> None:
+def print_answers(found: Sequence[BudgetAnswer]) -> None:
     """Mean regret and coverage for each share that is told, and over all; then the fit's regret beside the others'."""
     shares = sorted({each.share for each in found}, reverse=True)
     parts = {told(share): [each for each in found if each.share == share] for share in shares}
@@ -200,7 +199,7 @@ def share_of(held: Iterable[bool]) -> str:
     return f"{np.mean(list(held)):.0%}"
 
 
-def beside(part: Sequence[Answer], other: str) -> str:
+def beside(part: Sequence[BudgetAnswer], other: str) -> str:
     """Difference of mean regrets and their ratio, each with its bootstrap interval."""
     rows: dict[str, list[tuple[float, float]]] = {}
     for each in part:

@@ -10,12 +10,14 @@ import numpy as np
 from absl import flags
 
 from benchmarks.harness import METRIC
-from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs, group_schedules
-from isocompute_jax.fit.mean_curves import SAME_COMPUTE, read_off
+from isocompute_jax.fit.configurations import SAME_COMPUTE, ConfigurationRuns, group_runs, group_schedules, read_off
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
 
 GALLERY = pathlib.Path(__file__).parents[1] / "gallery"
 SWEEPS = flags.DEFINE_list("sweeps", [], "Names of recorded sweeps; all that the benchmark has if absent.")
+RESAMPLED = 10_000
+
+Ends = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,3 +86,15 @@ def got(sweep: Recorded, k: int, seeds: Sequence[int], compute: float) -> np.nda
     """[k] reward of each of some seeds at a compute, linear in log C between evaluations, the last one beyond them."""
     runs = [run for run in sweep.groups[k].runs if run.facts.seed in seeds]
     return np.array([read_off(run.compute, run.columns[sweep.metric], np.array([compute]))[0] for run in runs])
+
+
+def by_sweep(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Mean over the answers of each sweep."""
+    return np.array([values[groups == name].mean() for name in dict.fromkeys(groups)])
+
+
+def over_sweeps(values: np.ndarray) -> Ends:
+    """The 95% interval of their mean, sweeps drawn again."""
+    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLED, len(values)))
+    low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

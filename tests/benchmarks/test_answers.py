@@ -48,7 +48,7 @@ def test_what_was_got_lies_between_evaluations_in_log_compute(sweep):
 
 
 def test_intervals_and_scores():
-    low, high = answers.rule_interval(np.array([0.4, 0.6]), 2, 0.95)  # t(1) = 12.706, sd = 0.1414
+    low, high = older.rule_interval(np.array([0.4, 0.6]), 2, 0.95)  # t(1) = 12.706, sd = 0.1414
     assert ((low + high) / 2, (high - low) / 2) == pytest.approx((0.5, 12.706 * 0.1414), rel=1e-3)
     assert answers.score((0.2, 0.4), np.array([0.3])) == pytest.approx(0.2)
     assert answers.score((0.2, 0.4), np.array([0.1, 0.3])) == pytest.approx(0.2 + 40 * 0.05)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import recorded
-from isocompute_jax.fit.configurations import Configuration
-from isocompute_jax.fit.mean_curves import Curve
+from isocompute_jax.fit.configurations import Configuration, Curve
 
 
 def curve(per_seed, n=8):
