@@ -17,7 +17,7 @@ import pytest
 from isocompute_jax.allocation.auto import LEAST_STEPS, Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.allocation.trl import batch_arguments, train_in_segments
-from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.read import Notes, ReadOptions, read_curves
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import WALL_CLOCK_KEYS, read_lines
 from tests import mains
@@ -293,8 +293,8 @@ def test_silent_groups_double_n_between_evaluations(tmp_path):
 
 def test_the_fit_reads_it_as_a_scheduled_run(tmp_path):
     auto_run(tmp_path / "runs" / "auto", [])
-    [curve], warnings = read_curves([str(tmp_path / "runs")], ReadOptions())
-    assert warnings == []
+    [curve], notes = read_curves([str(tmp_path / "runs")], ReadOptions())
+    assert notes == Notes()
     assert (curve.run, curve.schedule, curve.facts.group_size, curve.facts.problem_set_size) == ("auto", "n auto", 2, 6)
     assert curve.group_sizes is not None and curve.group_sizes.tolist() == [[0, 2], [140, 4], [420, 8]]
     assert curve.compute[:2].tolist() == [0, 20] and curve.columns["avg@4"].tolist() == [0.25] * len(curve.compute)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isocompute_jax.fit.read import ReadOptions, read_curves
+from isocompute_jax.fit.read import Notes, ReadOptions, read_curves
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.sweeps.record import Facts, Sweep, curves_of, read_sweep, record
@@ -114,8 +114,8 @@ def test_fit_reads_it(sweep, tmp_path):
     for n in (16, 32):
         write_run(sweep, n=n, steps=40)
     record(sweep, tmp_path / "gallery")
-    curves, notices = read_curves([str(tmp_path / "gallery/hard.parquet")], ReadOptions())
-    assert (sorted(curve.facts.group_size for curve in curves), notices) == ([4, 8, 16, 32], [])
+    curves, notes = read_curves([str(tmp_path / "gallery/hard.parquet")], ReadOptions())
+    assert (sorted(curve.facts.group_size for curve in curves), notes) == ([4, 8, 16, 32], Notes())
 
 
 def test_bad_input_leaves_the_file_as_it_was(sweep, tmp_path, monkeypatch):
