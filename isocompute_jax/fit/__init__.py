@@ -8,20 +8,18 @@ From a shell: `python -m isocompute_jax.fit --runs=DIR --out=DIR`.
 from isocompute_jax.fit.analysis import analyse_curves, analyze
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.fit.curves.fit_options import FitOptions
-from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves
-from isocompute_jax.fit.curves.screening import record_breaking
+from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves, record_breaking
 from isocompute_jax.fit.engine import SweepModel, fit_sweep
-from isocompute_jax.fit.frontier.paper import Frontier, epochs, frontier
-from isocompute_jax.fit.frontier.sigmoid import AllocationFit, fit_allocation
+from isocompute_jax.fit.frontier.paper import AllocationFit, Frontier, epochs, fit_allocation, frontier
 from isocompute_jax.fit.held_out import HeldOut, held_out_quarter
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import ReadOptions
-from isocompute_jax.fit.results import Answer, Choice, SweepResult
+from isocompute_jax.fit.results import BudgetAnswer, Choice, SweepResult
 
 __all__ = [
     "AllocationFit",
     "AnalysisOptions",
-    "Answer",
+    "BudgetAnswer",
     "Choice",
     "Configuration",
     "CurveFit",

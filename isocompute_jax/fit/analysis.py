@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs, group_schedules
+from isocompute_jax.fit.configurations import ConfigurationRuns, ended_early, group_runs, group_schedules, rollouts_at
 from isocompute_jax.fit.data_facts import data_facts, seeds_agree
 from isocompute_jax.fit.engine import SweepDraws, SweepModel, end_point_draws, fit_sweep
-from isocompute_jax.fit.frontier.answers import Sweep, answer, answer_ranges
+from isocompute_jax.fit.frontier.answers import DrawnSweep, answer, answer_ranges
 from isocompute_jax.fit.frontier.beside import beside_fixed
 from isocompute_jax.fit.frontier.next_runs import next_runs
 from isocompute_jax.fit.frontier.optimal import optimal_sizes, switch_points
 from isocompute_jax.fit.frontier.paper import paper_frontier
-from isocompute_jax.fit.mean_curves import ended_early, rollouts_at
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions import ask
 from isocompute_jax.fit.read import MemoryTable, Notes, RunCurve, memory_table, read_curves
-from isocompute_jax.fit.results import Answer, CurveBand, SweepResult
+from isocompute_jax.fit.results import BudgetAnswer, CurveBand, SweepResult
 from isocompute_jax.records.errors import InputError
 
 GRID = 41
@@ -135,7 +134,7 @@ def _analysed(
         )
     wanted = options.next and curves and metric == options.metric
     inside = [each for each in grid if each.budget <= end * 1.001]
-    rollouts = None if options.read.compute == "rollouts" else _rollouts(groups, compute[1:])
+    rollouts = None if options.read.compute == "rollouts" else _rollouts(groups, [each.budget for each in inside])
     bands = tuple(_band(group, metric, k, sweep) for k, group in enumerate(groups))
     result = SweepResult(
         options=options,
@@ -184,9 +183,9 @@ def _grid(model: SweepModel, end: float, budgets: Sequence[float]) -> np.ndarray
 
 def _sweep(
     groups: Sequence[ConfigurationRuns], metric: str, options: AnalysisOptions, model: SweepModel, draws: SweepDraws
-) -> Sweep:
+) -> DrawnSweep:
     steps = [_step(group, options) for group in groups]
-    return Sweep(
+    return DrawnSweep(
         configurations=model.configurations,
         draws=draws,
         ends=model.observations.ends,
@@ -209,18 +208,18 @@ def _step(group: ConfigurationRuns, options: AnalysisOptions) -> float:
     return end / spent * per_step if per_step and np.isfinite(spent) and spent > 0 else np.nan
 
 
-def _rollouts(groups: Sequence[ConfigurationRuns], compute: np.ndarray) -> list[float]:
+def _rollouts(groups: Sequence[ConfigurationRuns], compute: Sequence[float]) -> list[float]:
     """Rollouts at each compute, the mean over configurations that know them."""
     found = np.array([[rollouts_at(group, float(c)) for c in compute] for group in groups])
     return [float(np.nanmean(column)) if np.isfinite(column).any() else np.nan for column in found.T]
 
 
-def _answers(sweep: Sweep, budgets: np.ndarray) -> tuple[Answer, ...]:
+def _answers(sweep: DrawnSweep, budgets: np.ndarray) -> tuple[BudgetAnswer, ...]:
     found = (answer(sweep, float(budget)) for budget in budgets)
     return tuple(each for each in found if each is not None)
 
 
-def _band(group: ConfigurationRuns, metric: str, k: int, sweep: Sweep) -> CurveBand:
+def _band(group: ConfigurationRuns, metric: str, k: int, sweep: DrawnSweep) -> CurveBand:
     mean, run, compute = sweep.draws.mean[k], sweep.draws.run[k], sweep.draws.compute
     low, high = np.quantile(mean, [0.025, 0.975], axis=0)
     run_low, run_high = np.quantile(run, [0.025, 0.975], axis=0)

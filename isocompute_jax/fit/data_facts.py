@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.fit.configurations import ConfigurationRuns
-from isocompute_jax.fit.frontier.answers import MATERIAL, Sweep, interval
-from isocompute_jax.fit.mean_curves import read_off
+from isocompute_jax.fit.configurations import ConfigurationRuns, read_off
+from isocompute_jax.fit.frontier.answers import MATERIAL, DrawnSweep, interval
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import Notes
 from isocompute_jax.fit.results import DataFacts
@@ -25,7 +24,7 @@ def data_facts(
     groups: Sequence[ConfigurationRuns],
     metric: str,
     options: AnalysisOptions,
-    sweep: Sweep,
+    sweep: DrawnSweep,
     notes: Notes,
     *,
     curves: bool,
@@ -38,7 +37,8 @@ def data_facts(
         for run in group.runs
     ]
     seeds = [len(group.runs) for group in groups]
-    trained = [run.compute[run.compute > 0] for group in groups for run in group.runs]
+    measured = [run for group in groups for run in group.runs if metric in run.columns]
+    trained = [run.compute[(run.compute > 0) & np.isfinite(run.columns[metric])] for run in measured]
     firsts, lasts = ([float(edge(each)) for each in trained if len(each)] for edge in (np.min, np.max))
     rose, gain = _gain(sweep)
     return DataFacts(
@@ -66,7 +66,7 @@ def data_facts(
     )
 
 
-def _gain(sweep: Sweep) -> tuple[bool, tuple[float, float]]:
+def _gain(sweep: DrawnSweep) -> tuple[bool, tuple[float, float]]:
     """Whether any configuration rose above the level before training, and the interval of the largest gain."""
     mean, compute = sweep.draws.mean, sweep.draws.compute
     best, rose = None, False
@@ -82,7 +82,7 @@ def _gain(sweep: Sweep) -> tuple[bool, tuple[float, float]]:
     return rose, (math.nan, math.nan) if best is None else interval(best)
 
 
-def _fell(sweep: Sweep, k: int) -> bool:
+def _fell(sweep: DrawnSweep, k: int) -> bool:
     """Whether a configuration ends clearly below its best."""
     inside = np.flatnonzero(sweep.draws.compute <= sweep.ends[k] * 1.001)
     if len(inside) < 2:

@@ -14,36 +14,30 @@ from isocompute_jax.fit.read import ReadOptions
 from isocompute_jax.options import check, described, named_numbers, number, numbers, option, pair
 from isocompute_jax.records.errors import InputError
 
+_DRAWS = "intervals are those of the model's draws"
+_CURVES = "`fit_curves` of isocompute_jax.fit has it as an option"
+_RATE = "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate"
+_NOISE = "the noise of evaluations is estimated"
+_LAW = "the laws take every run and hold out the largest model"
 LEFT = {
-    "records": "the paper's records are drawn in the report's section As in the paper (--bin_width)",
-    "falls": "falls are followed by the answer as they are",
-    "outliers": "single evaluations weigh by their noise",
+    "records": "record-breaking evaluations are drawn in the report's section As in the paper (--bin_width)",
+    "falls": "the answer follows falls as they are",
+    "outliers": _NOISE,
     "forecast": "every answer is a statistic of one model's draws",
     "smoothing": "n*(C) is read off the draws",
-    "stderr_column": "the noise of evaluations is estimated",
-    "evaluation_samples": "the noise of evaluations is estimated",
-    "bootstrap": "intervals are those of the model's draws",
-    "replicates": "intervals are those of the model's draws",
-    "seed": "draws are the same on every call",
     "holdout": "`held_out_quarter` of isocompute_jax.fit predicts the top quarter",
-    "loss": "`fit_curves` of isocompute_jax.fit has it as an option",
-    "huber_delta": "`fit_curves` of isocompute_jax.fit has it as an option",
     "bounds": "--fix holds parameters; `fit_curves` of isocompute_jax.fit takes bounds",
     "r0": "--fix=R0=VALUE holds the floor",
-    "tolerance": "`fit_curves` of isocompute_jax.fit has it as an option",
     "targets": "best@k and worst@k come along with avg@k; fit others by --metric",
-    "base_lr": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
-    "base_batch": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
-    "lr_exponent": "the learning rate is that of the runs: give its column as --columns=THEIRS:learning_rate",
     "x": "--analysis=model_size_data is the law over data",
     "law_loss": "a metric with `loss` in its name is the loss itself",
-    "weights": "every evaluation counts",
-    "held_out_models": "the largest model is held out",
-    "anchors": "three evaluations set a held-out model's level",
     "predict_params": "the laws' table has k(N) of every model that was run",
-    "most_reuse": "reuse of data is not judged any more",
-    "points": "the last row of each run is fitted",
     "flops": "--budget gives the budgets of --analysis=chinchilla",
+    **dict.fromkeys(("bootstrap", "replicates", "seed"), _DRAWS),
+    **dict.fromkeys(("loss", "huber_delta", "tolerance"), _CURVES),
+    **dict.fromkeys(("base_lr", "base_batch", "lr_exponent"), _RATE),
+    **dict.fromkeys(("stderr_column", "evaluation_samples"), _NOISE),
+    **dict.fromkeys(("weights", "held_out_models", "anchors", "most_reuse", "points"), _LAW),
 }
 """Flags of earlier versions, and what to use in their place."""
 

@@ -47,7 +47,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class BudgetAnswer:
     """How to spend one budget."""
 
     budget: float
@@ -185,8 +185,8 @@ class SweepResult:
     runs: tuple[Any, ...] = dataclasses.field(metadata=INTERNAL)  # RunCurve of fixed n
     metric: str
     data: DataFacts
-    asked: tuple[Answer, ...]  # for --budget; else one, at the end of the data
-    grid: tuple[Answer, ...]  # over a grid of budgets, up to eight times the data
+    asked: tuple[BudgetAnswer, ...]  # for --budget; else one, at the end of the data
+    grid: tuple[BudgetAnswer, ...]  # over a grid of budgets, up to eight times the data
     ranges: tuple[AnswerRange, ...]
     curves: tuple[CurveBand, ...]
     optimal: OptimalSizes | None  # None unless several n were run

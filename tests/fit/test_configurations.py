@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.configurations import group_runs, group_schedules
-from isocompute_jax.fit.mean_curves import aligned, average_seeds, covered, ended_early, merge_close, rollouts_at
+from isocompute_jax.fit.configurations import average_seeds, ended_early, group_runs, group_schedules, rollouts_at
 from isocompute_jax.fit.read import Notes, ReadOptions, RunCurve, memory_table, read_curves
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, RunFacts
 
@@ -307,14 +306,6 @@ def test_evaluations_of_seeds_on_different_grids_are_pooled(second):
     assert alone is not None and alone.compute.tolist() == list(second) and not alone.pooled
 
 
-def test_pooled_seeds_are_read_off_where_all_of_them_were_trained():
-    curve = curve_of(run(compute=(100, 900), reward=(0.2, 0.4)), run(seed=1, compute=(50, 300), reward=(0.1, 0.2)))
-    assert covered(curve) == (100, 300)
-    compute, values = aligned(curve)
-    np.testing.assert_allclose(compute, [100, 300])
-    np.testing.assert_allclose(values, [[0.2, 0.3], [0.1 + 0.1 * np.log(2) / np.log(6), 0.2]])
-
-
 @pytest.mark.parametrize("short", [(100, 200), (300, 400, 500)])
 def test_a_seed_that_broke_off_or_began_late_takes_nothing_from_the_others(short):
     """Nor do they from it: a run that is carried further than the others, say because --next said so, counts whole."""
@@ -340,7 +331,3 @@ def test_runs_of_tables_that_ended_early_are_one_sentence():
 def test_rollouts_in_another_unit():
     (group,), _ = group_runs([run()])
     assert rollouts_at(group, 150) == 150 and rollouts_at(group, 800) == 800
-
-
-def test_budgets_that_differ_by_rounding_are_one():
-    np.testing.assert_allclose(merge_close(np.array([2048, 2060, 4096, 4100, 8000, 8192.0])), [2060, 4096, 8000, 8192])

@@ -14,6 +14,9 @@ from isocompute_jax.fit.curves.fit_options import FitOptions, prepare
 from isocompute_jax.fit.curves.forms import FORMS, Form, FormName
 from isocompute_jax.fit.curves.solver import CurveBatch, fit_rising
 
+EDGE_TOLERANCE = 1e-8
+"""A reward this share of a bin below a bin's edge belongs above it: 0.3 / 0.1 floors to 2 in binary."""
+
 Status = Literal["ok", "warning", "failed"]
 Doubt = Literal[
     "no evaluations",  # none after the base model's inside the window
@@ -295,3 +298,20 @@ def _identified(
         doubts.append("asymptote wide")
     identified["asymptote"] = not doubts
     return doubts, identified
+
+
+def record_breaking(reward: np.ndarray, *, bin_width: float = 0.0) -> np.ndarray:
+    """[P] bool: the points of a run that count (arXiv 2603.12151).
+
+    A point counts when its reward exceeds every earlier one or, with a bin width, when its bin lies above every earlier
+    bin.
+
+    Args:
+      reward: [P] in order of compute.
+      bin_width: width of a bin, in units of reward; 0 for none.
+    """
+    level = np.asarray(reward, dtype=np.float64)
+    if bin_width > 0:
+        level = np.floor(level / bin_width + EDGE_TOLERANCE)
+    highest_before = np.concatenate([[-np.inf], np.maximum.accumulate(level)[:-1]])
+    return level > highest_before[: len(level)]

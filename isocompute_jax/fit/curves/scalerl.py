@@ -1,4 +1,4 @@
-"""ScaleRL's procedures (arXiv 2510.13786): a grid fit, steepness under a common asymptote, a held-out second half."""
+"""ScaleRL's procedures (arXiv 2510.13786): a grid fit, and steepness under a common asymptote."""
 
 from __future__ import annotations
 
@@ -97,27 +97,3 @@ def compare_steepness(
     bounds = {name: ends for name, ends in options.bounds.items() if name not in ("A", "asymptote")}
     own = dataclasses.replace(options, fix={**options.fix, "A": common}, bounds=bounds)
     return fit_curves(compute, reward, use=use, seeds=seeds, options=own)
-
-
-def log_f(fit: CurveFit, compute: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """ln C and ln F of the points between a Hill curve's floor and asymptote: a line of slope B where the law holds.
-
-    F = C_mid^B / ((A - R0) / (R - R0) - 1).
-    """
-    floor, asymptote, midpoint, steepness = (fit.params[name] for name in HILL.params)
-    inside = (compute > 0) & (reward > floor) & (reward < asymptote)
-    odds = (reward[inside] - floor) / (asymptote - reward[inside])
-    return np.log(compute[inside]), steepness * math.log(midpoint) + np.log(odds)
-
-
-def hold_out(
-    compute: np.ndarray, reward: np.ndarray, *, cut: float, options: FitOptions
-) -> tuple[CurveFit, np.ndarray, np.ndarray]:
-    """Fits a curve's evaluations [P] up to the compute `cut`, and predicts the others; ScaleRL cuts at half.
-
-    Returns:
-      The fit, [E] compute of the evaluations after the cut, and [E] prediction minus reward there.
-    """
-    late = compute > cut
-    (fit,) = fit_curves([compute], [reward], use=[~late], options=options)
-    return fit, compute[late], fit.reward(compute[late]) - reward[late]

@@ -74,7 +74,7 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
         **_contrasts([each for _, each in places]),
         features=features,
         trends=trends,
-        ends=np.array([np.nan if each is None else each.compute[-1] for each in binned]),
+        ends=np.array([max((float(compute.max()) for compute, _ in own), default=np.nan) for own in series]),
         unit=unit,
         seeds=np.array([len(own) for own in series]),
     )

@@ -16,20 +16,13 @@ import numpy as np
 from isocompute_jax.fit.engine.covariance import Array, matern3
 from isocompute_jax.fit.engine.observations import SweepData
 
-
-class Spread(NamedTuple):
-    """Prior of one kind of parameter over configurations."""
-
-    mean: float
-    common: float  # standard deviation of the level that all share
-    trend: float  # of the slope, per octave
-    own: float  # of a configuration's departure
-
-
-GAIN = Spread(0.25, 0.2, 0.04, 0.05)
-MIDPOINT = Spread(0.6, 1.0, 0.35, 0.35)
+Spread = tuple[float, float, float, float]
+"""Prior of one kind of parameter over configurations: its mean, and the standard deviations of the shared level, of the
+slope per octave, and of a configuration's own departure."""
+GAIN: Spread = (0.25, 0.2, 0.04, 0.05)
+MIDPOINT: Spread = (0.6, 1.0, 0.35, 0.35)
 """Of ln(M / first compute); the mean is a share of the span of the data in ln C."""
-STEEPNESS = Spread(0.2, 0.3, 0.05, 0.1)
+STEEPNESS: Spread = (0.2, 0.3, 0.05, 0.1)
 """Of ln beta."""
 NEIGHBOURS = 2.5
 """Octaves over which departures are alike."""
@@ -60,11 +53,11 @@ def prior(observations: SweepData) -> Prior:
     trends = observations.trends @ observations.trends.T
     span = float(np.log(np.nanmax(observations.ends) / observations.unit))
     mean, (common, unlike) = np.zeros(3 * count + 1), np.zeros((2, 3 * count + 1, 3 * count + 1))
-    for i, spread in enumerate((GAIN, MIDPOINT, STEEPNESS)):
+    for i, (expected, level, slope, own) in enumerate((GAIN, MIDPOINT, STEEPNESS)):
         block = slice(i * count, (i + 1) * count)
-        mean[block] = spread.mean * (max(span, 1.0) if spread is MIDPOINT else 1.0)
-        common[block, block] = spread.common**2 + TINY * np.eye(count)
-        unlike[block, block] = spread.trend**2 * trends + spread.own**2 * alike
+        mean[block] = expected * (max(span, 1.0) if i == 1 else 1.0)
+        common[block, block] = level**2 + TINY * np.eye(count)
+        unlike[block, block] = slope**2 * trends + own**2 * alike
     mean[-1], common[-1, -1] = first_level(observations), FLOOR_SD**2
     return Prior(mean, common, unlike)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.fit.engine import SweepDraws
-from isocompute_jax.fit.results import Answer, AnswerRange, Choice, Interval, Reason, Verdict
+from isocompute_jax.fit.results import AnswerRange, BudgetAnswer, Choice, Interval, Reason, Verdict
 
 MATERIAL = 0.01
 """Share of the range of rewards that a verdict calls a difference."""
@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 """Share by which a compute that was raised to a power and back may miss a whole number of steps."""
 
 
-class Sweep(NamedTuple):
+class DrawnSweep(NamedTuple):
     """What answers are taken from."""
 
     configurations: tuple[Configuration, ...]  # [K]
@@ -50,7 +50,7 @@ class _Stopped(NamedTuple):
     values: np.ndarray  # [M, S] rewards there
 
 
-def answer(sweep: Sweep, budget: float) -> Answer | None:
+def answer(sweep: DrawnSweep, budget: float) -> BudgetAnswer | None:
     """The answer for one budget; None where it pays no step of any configuration."""
     stopped = _stopped(sweep, budget)
     if stopped is None:
@@ -71,7 +71,7 @@ def answer(sweep: Sweep, budget: float) -> Answer | None:
     choices = tuple(_choice(sweep, stopped, i, first, best) for i in order)
     known = [sweep.configurations[stopped.members[i]] for i in named]
     rate, scaled = _learning_rate(sweep.configurations, choices[0].configuration)
-    return Answer(
+    return BudgetAnswer(
         budget=budget,
         choices=choices,
         verdict=verdict,
@@ -84,7 +84,7 @@ def answer(sweep: Sweep, budget: float) -> Answer | None:
     )
 
 
-def _stopped(sweep: Sweep, budget: float) -> _Stopped | None:
+def _stopped(sweep: DrawnSweep, budget: float) -> _Stopped | None:
     draws = sweep.draws
     affordable = ~(sweep.steps_at > budget * SAME_COMPUTE)
     members = np.flatnonzero(affordable & np.isfinite(draws.mean).all(axis=(1, 2)))
@@ -99,7 +99,7 @@ def _stopped(sweep: Sweep, budget: float) -> _Stopped | None:
     return _Stopped(members, places, draws.mean[members, :, places])
 
 
-def _verdict(sweep: Sweep, stopped: _Stopped, order: np.ndarray) -> tuple[Verdict, np.ndarray]:
+def _verdict(sweep: DrawnSweep, stopped: _Stopped, order: np.ndarray) -> tuple[Verdict, np.ndarray]:
     """The verdict, and the numbers among the stopped of those that lie within 0.01 of the best together."""
     values, gap = stopped.values, MATERIAL * sweep.width
     if len(order) < 2:
@@ -119,7 +119,7 @@ def _verdict(sweep: Sweep, stopped: _Stopped, order: np.ndarray) -> tuple[Verdic
     return "open", order[:1]
 
 
-def _as_sure_at(sweep: Sweep, edge: float, far: _Stopped, order: np.ndarray, verdict: Verdict) -> bool:
+def _as_sure_at(sweep: DrawnSweep, edge: float, far: _Stopped, order: np.ndarray, verdict: Verdict) -> bool:
     """Whether the answer at the end of the data is as sure: clear of the same leader, or at least not open."""
     stopped = _stopped(sweep, edge)
     if stopped is None:
@@ -130,7 +130,7 @@ def _as_sure_at(sweep: Sweep, edge: float, far: _Stopped, order: np.ndarray, ver
     return found == "clear" and same if verdict == "clear" else found != "open"
 
 
-def _reason(sweep: Sweep, stopped: _Stopped, order: np.ndarray, budget: float) -> Reason:
+def _reason(sweep: DrawnSweep, stopped: _Stopped, order: np.ndarray, budget: float) -> Reason:
     """Why the answer is open."""
     if len(order) < 2:
         return "one configuration"
@@ -144,7 +144,7 @@ def _reason(sweep: Sweep, stopped: _Stopped, order: np.ndarray, budget: float) -
     return "too noisy to tell" if sweep.agree else "the data disagree"
 
 
-def _choice(sweep: Sweep, stopped: _Stopped, i: int, first: int, best: np.ndarray) -> Choice:
+def _choice(sweep: DrawnSweep, stopped: _Stopped, i: int, first: int, best: np.ndarray) -> Choice:
     k, place, values = stopped.members[i], stopped.places[i], stopped.values[i]
     stop, step = float(sweep.draws.compute[place]), sweep.steps_at[k]
     loss = stopped.values[first] - values
@@ -186,7 +186,7 @@ def _learning_rate(configurations: Sequence[Configuration], advised: Configurati
     return near.learning_rate * math.sqrt(advised.rollouts_per_step / near.rollouts_per_step), True
 
 
-def answer_ranges(answers: Sequence[Answer]) -> tuple[AnswerRange, ...]:
+def answer_ranges(answers: Sequence[BudgetAnswer]) -> tuple[AnswerRange, ...]:
     """Neighbouring budgets that have the same advised configuration, verdict and names together."""
     found = []
     for _, group in itertools.groupby(answers, key=lambda one: (one.advised.configuration, one.verdict, one.named)):

@@ -14,7 +14,7 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import group_runs
 from isocompute_jax.fit.engine import fit_sweep
-from isocompute_jax.fit.frontier.answers import Sweep, answer
+from isocompute_jax.fit.frontier.answers import DrawnSweep, answer
 from isocompute_jax.fit.frontier.optimal import leaders
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import RunCurve, read_curves
@@ -60,7 +60,7 @@ def chances_of_leading(curves: Any, options: AnalysisOptions, *, end: float) -> 
         return []
     known = model.observations
     compute = np.geomspace(min(known.unit, end), end, POINTS)
-    sweep = Sweep(
+    sweep = DrawnSweep(
         configurations=model.configurations,
         draws=model.curves(compute),
         ends=known.ends,

@@ -13,7 +13,7 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.fit.engine import SweepModel
-from isocompute_jax.fit.frontier.answers import Sweep, answer
+from isocompute_jax.fit.frontier.answers import DrawnSweep, answer
 from isocompute_jax.fit.frontier.optimal import rewards
 from isocompute_jax.fit.results import NextRun
 
@@ -24,14 +24,7 @@ LEAST_GAIN = 1e-6
 """A run that lowers the expected loss by a smaller share of the range is not proposed."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Candidate:
-    configuration: Configuration
-    compute: float
-    measured: np.ndarray  # [S] what each draw says that the run would measure
-
-
-def next_runs(model: SweepModel, sweep: Sweep, budget: float, count: int) -> tuple[NextRun, ...]:
+def next_runs(model: SweepModel, sweep: DrawnSweep, budget: float, count: int) -> tuple[NextRun, ...]:
     """Proposes `count` runs one after the other, each given those before it.
 
     Candidates are one more seed of every configuration, up to the budget, and the neighbours of the smallest and the
@@ -43,25 +36,24 @@ def next_runs(model: SweepModel, sweep: Sweep, budget: float, count: int) -> tup
         return ()
     values = rewards(wider, found)
     values = np.where(np.isfinite(values), values, values[np.isfinite(values)].min())
-    candidates = [_candidate(wider, k, budget) for k in range(len(wider.configurations))]
-    candidates = [each for each in candidates if each is not None]
-    chosen: list[_Candidate] = []
+    candidates = [k for k in range(len(wider.configurations)) if not wider.steps_at[k] > budget]
+    measured = {k: _measured(wider, k, budget) for k in candidates}
+    chosen: list[np.ndarray] = []
     proposed: list[NextRun] = []
     loss = float((values.max(axis=0) - values[values.mean(axis=1).argmax()]).mean())
     for _ in range(count):
-        after = [_loss_after(values, [*chosen, each]) for each in candidates]
-        worth = [(loss - left) / each.compute for left, each in zip(after, candidates, strict=True)]
-        best = int(np.argmax(worth))
+        after = [_loss_after(values, [*chosen, measured[k]]) for k in candidates]
+        best = int(np.argmin(after))  # every run goes to the budget, and costs the same
         if loss - after[best] < LEAST_GAIN * sweep.width:
             break
-        each = candidates[best]
-        proposed.append(NextRun(each.configuration, each.compute, 1, each.compute, loss, after[best]))
-        chosen.append(_again(each, len(chosen)))
+        configuration = wider.configurations[candidates[best]]
+        proposed.append(NextRun(configuration, budget, 1, budget, loss, after[best]))
+        chosen.append(_again(measured[candidates[best]], len(chosen)))
         loss = after[best]
     return _merged(proposed)
 
 
-def _with_neighbours(model: SweepModel, sweep: Sweep, budget: float) -> Sweep:
+def _with_neighbours(model: SweepModel, sweep: DrawnSweep, budget: float) -> DrawnSweep:
     """The sweep with half the smallest and twice the largest n, of which the model knows what their neighbours say."""
     known = [each for each in model.configurations if each.group_size]
     if not known or len({each.group_size for each in known}) < 2:
@@ -83,26 +75,22 @@ def _with_neighbours(model: SweepModel, sweep: Sweep, budget: float) -> Sweep:
     )
 
 
-def _candidate(sweep: Sweep, k: int, budget: float) -> _Candidate | None:
-    """One further run of a configuration up to the budget, which is measured there; None where it takes no step."""
-    if sweep.steps_at[k] > budget:
-        return None
+def _measured(sweep: DrawnSweep, k: int, budget: float) -> np.ndarray:
+    """What each draw [S] says that one further run of a configuration would measure at the budget."""
     place = int(np.flatnonzero(sweep.draws.compute <= budget * 1.001)[-1])
     noise = np.random.default_rng(k).normal(size=len(sweep.draws.noise)) * sweep.draws.noise
-    measured = sweep.draws.run[k, :, place] + noise
-    return _Candidate(sweep.configurations[k], budget, measured)
+    return sweep.draws.run[k, :, place] + noise
 
 
-def _again(candidate: _Candidate, number: int) -> _Candidate:
-    """The run as it was chosen: a second one of the same configuration has another seed, in another order of draws."""
-    spread = candidate.measured - candidate.measured.mean()
-    noise = np.random.default_rng(1000 + number).normal(size=len(spread)) * spread.std() * 0.1
-    return dataclasses.replace(candidate, measured=candidate.measured + noise)
+def _again(measured: np.ndarray, number: int) -> np.ndarray:
+    """The same measurement with a little noise, so that a second seed of a configuration is no copy of the first."""
+    noise = np.random.default_rng(1000 + number).normal(size=len(measured))
+    return measured + 0.1 * measured.std() * noise
 
 
-def _loss_after(values: np.ndarray, runs: Sequence[_Candidate]) -> float:
+def _loss_after(values: np.ndarray, runs: Sequence[np.ndarray]) -> float:
     """Expected loss of the best choice once the runs are measured; `values` [K, S]."""
-    measured = np.array([each.measured for each in runs])
+    measured = np.array(runs)
     measured = measured - measured.mean(axis=1, keepdims=True)
     centred = values - values.mean(axis=1, keepdims=True)
     spread = measured @ measured.T

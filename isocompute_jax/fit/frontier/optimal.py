@@ -9,21 +9,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration
-from isocompute_jax.fit.frontier.answers import Sweep, interval
-from isocompute_jax.fit.frontier.sigmoid import fit_allocation
-from isocompute_jax.fit.results import Answer, OptimalSizes, SwitchPoint
+from isocompute_jax.fit.frontier.answers import DrawnSweep, interval
+from isocompute_jax.fit.frontier.paper import fit_allocation
+from isocompute_jax.fit.results import BudgetAnswer, OptimalSizes, SwitchPoint
 
 LAW = ("span", "slope", "midpoint", "floor", "saturation")
 LEAST_SHARE = 0.05
 """A switch that fewer draws have is not listed."""
 
 
-def leaders(sweep: Sweep, answers: Sequence[Answer]) -> np.ndarray:
+def leaders(sweep: DrawnSweep, answers: Sequence[BudgetAnswer]) -> np.ndarray:
     """[A, S] number of the configuration that is the best of each draw, each stopped as the answer says."""
     return np.array([rewards(sweep, each).argmax(axis=0) for each in answers])
 
 
-def rewards(sweep: Sweep, answer: Answer) -> np.ndarray:
+def rewards(sweep: DrawnSweep, answer: BudgetAnswer) -> np.ndarray:
     """Rewards [K, S] of all configurations, each stopped as the answer says; -inf where its budget pays no step."""
     number = {each: k for k, each in enumerate(sweep.configurations)}
     found = np.full(sweep.draws.mean.shape[:2], -np.inf)
@@ -34,7 +34,7 @@ def rewards(sweep: Sweep, answer: Answer) -> np.ndarray:
     return found
 
 
-def optimal_sizes(sweep: Sweep, answers: Sequence[Answer], end: float) -> OptimalSizes | None:
+def optimal_sizes(sweep: DrawnSweep, answers: Sequence[BudgetAnswer], end: float) -> OptimalSizes | None:
     """n*, B* and M* at the budgets of answers up to `end`, and the sigmoid of n*; None unless several n were run."""
     inside = [each for each in answers if each.budget <= end * 1.001]
     sizes = np.array([each.group_size for each in sweep.configurations], float)
@@ -57,7 +57,7 @@ def optimal_sizes(sweep: Sweep, answers: Sequence[Answer], end: float) -> Optima
 
 
 def switch_points(
-    sweep: Sweep, answers: Sequence[Answer], end: float, rollouts: Sequence[float] | None = None
+    sweep: DrawnSweep, answers: Sequence[BudgetAnswer], end: float, rollouts: Sequence[float] | None = None
 ) -> tuple[SwitchPoint, ...]:
     """Where the advised configuration changes on the way to `end`, and where it does so in each draw.
 

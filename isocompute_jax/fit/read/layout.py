@@ -76,7 +76,8 @@ def in_long_form(table: Table, options: ReadOptions, notices: Notices) -> Table:
         if options.metric not in ours:
             raise TableError(_missing_metric(_numeric(table), options))
         if unit not in ours and not (unit == "compute" and "step" in ours):
-            raise TableError(_missing_axis([name for name in _numeric(table) if name not in shared], options))
+            free = [name for name in _numeric(table) if name not in shared]
+            raise TableError(_missing_axis(free, ours, options))
     if not runs:
         taken = {"", *shared, *shared.values()}
         shared = shared | {name: name for name in table.headers if name not in taken}
@@ -146,11 +147,15 @@ def _missing_metric(numbers: Sequence[str], options: ReadOptions) -> str:
     return f"no column {options.metric}. " + _choices(panel or numbers, options.metric, options)
 
 
-def _missing_axis(numbers: Sequence[str], options: ReadOptions) -> str:
+def _missing_axis(free: Sequence[str], ours: set[str], options: ReadOptions) -> str:
+    """What tells compute is not there; another unit that is, or the columns that may be meant."""
     name = UNITS[options.compute]
     wanted = f"{name} nor step" if name == "compute" else name
     flag = f" (--compute={options.compute})"
-    return f"no column {wanted}{flag}. " + _choices(numbers, "step" if name == "compute" else name, options)
+    other = next((unit for unit, column in UNITS.items() if column in ours), None)
+    if other is not None:
+        return f"no column {wanted}{flag}. It has {UNITS[other]}: --compute={other} counts in that"
+    return f"no column {wanted}{flag}. " + _choices(free, "step" if name == "compute" else name, options)
 
 
 def _choices(numbers: Sequence[str], ours: str, options: ReadOptions) -> str:

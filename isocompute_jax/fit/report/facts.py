@@ -16,7 +16,7 @@ import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration, spoken_rate
 from isocompute_jax.fit.report.wording import Rewards, amount, names, short
-from isocompute_jax.fit.results import Answer, AnswerRange, NextRun, ScheduleResult, SweepResult
+from isocompute_jax.fit.results import AnswerRange, BudgetAnswer, NextRun, ScheduleResult, SweepResult
 
 MATERIAL = 0.01
 """Share of the range of rewards that a verdict calls a difference."""
@@ -68,7 +68,7 @@ def data_facts(result: SweepResult) -> dict[str, Any]:
     }
 
 
-def answer_facts(result: SweepResult, answer: Answer) -> dict[str, Any]:
+def answer_facts(result: SweepResult, answer: BudgetAnswer) -> dict[str, Any]:
     """Returns what sentences say about one answer: some thirty facts, and those of the data."""
     say, best = rewards_of(result), answer.advised
     config, data = best.configuration, data_facts(result)
@@ -127,7 +127,7 @@ def _rates(every: Sequence[Configuration]) -> str:
     return "by size" if all(len(rates) == 1 for rates in by_size.values()) else "several"
 
 
-def _alternatives(answer: Answer, say: Rewards) -> list[dict[str, str]]:
+def _alternatives(answer: BudgetAnswer, say: Rewards) -> list[dict[str, str]]:
     """Returns the price of choosing otherwise, the least first; of many the first ones and the last."""
     others = sorted(answer.choices[1:], key=lambda each: each.cost)
     if len(others) > MOST_ALTERNATIVES:
@@ -201,7 +201,7 @@ def schedule_facts(result: SweepResult, found: ScheduleResult) -> dict[str, Any]
     }
 
 
-def budgets_of(result: SweepResult) -> list[Answer]:
+def budgets_of(result: SweepResult) -> list[BudgetAnswer]:
     """Returns every prepared answer, by budget: those of the grid and those that were asked for."""
     found = {answer.budget: answer for answer in (*result.grid, *result.asked)}
     return [found[budget] for budget in sorted(found)]

@@ -17,12 +17,12 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from isocompute_jax.fit.laws import LawResult
-from isocompute_jax.fit.laws.answer import sentences as law_sentences
+from isocompute_jax.fit.laws import sentences as law_sentences
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.report import facts, tables
 from isocompute_jax.fit.report.figures import style
 from isocompute_jax.fit.report.wording import Html, Section, amount, render, say, short, versions, words
-from isocompute_jax.fit.results import Answer, SweepResult
+from isocompute_jax.fit.results import BudgetAnswer, SweepResult
 
 Figures = Mapping[str, pathlib.Path]
 
@@ -73,7 +73,7 @@ def render_law(result: LawResult, figures: Figures) -> str:
     )
 
 
-def answer_parts(result: SweepResult, answer: Answer) -> dict[str, Any]:
+def answer_parts(result: SweepResult, answer: BudgetAnswer) -> dict[str, Any]:
     """Puts an answer into the words of the page's parts, with a level for the colour of the verdict."""
     known = facts.answer_facts(result, answer)
     log = [say("best_row", known), say("no_forecast", known)] if not known["curves"] else []
@@ -187,7 +187,9 @@ def _measure(result: SweepResult, budgets: Sequence[float]) -> dict[str, Any]:
 LINES = {"x": "compute", "mean": "mean", "low": "low", "high": "high"}
 
 
-def _answer(result: SweepResult, answer: Answer, every: Sequence[Any], order: Mapping[Any, int]) -> dict[str, Any]:
+def _answer(
+    result: SweepResult, answer: BudgetAnswer, every: Sequence[Any], order: Mapping[Any, int]
+) -> dict[str, Any]:
     number, text = {each: k for k, each in enumerate(every)}, facts.rewards_of(result)
     choices = sorted(answer.choices, key=lambda each: order[each.configuration])
     return answer_parts(result, answer) | {

@@ -10,7 +10,7 @@ import numpy as np
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.wording import EN_DASH, Section, amount, cell, figures, say, scale, short, words
-from isocompute_jax.fit.results import Answer, SweepResult
+from isocompute_jax.fit.results import BudgetAnswer, SweepResult
 
 MOST_BUDGETS = 9
 """Of the prepared answers, whose choices are listed in text."""
@@ -63,7 +63,7 @@ def choices(result: SweepResult) -> Section:
     """Lists every configuration at some of the budgets, those that were asked for included."""
     text, every = facts.rewards_of(result), facts.budgets_of(result)
     places = set(np.linspace(0, len(every) - 1, MOST_BUDGETS).round().astype(int).tolist())
-    shown: list[Answer] = [each for place, each in enumerate(every) if place in places or each in result.asked]
+    shown: list[BudgetAnswer] = [each for place, each in enumerate(every) if place in places or each in result.asked]
     columns: Columns = {
         "budget": lambda r: amount(r[0].budget),
         "configuration": lambda r: short(r[1].configuration.name),

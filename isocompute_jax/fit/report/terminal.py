@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from isocompute_jax.fit.laws import LawResult
-from isocompute_jax.fit.laws.answer import sentences as law_sentences
+from isocompute_jax.fit.laws import sentences as law_sentences
 from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.tables import every_table, law_tables
 from isocompute_jax.fit.report.wording import TERMINAL_WIDTH, Section, say, wrapped

@@ -8,7 +8,7 @@ import pytest
 from isocompute_jax.fit.curves.fit_options import FitOptions
 from isocompute_jax.fit.curves.fitting import fit_curves
 from isocompute_jax.fit.curves.forms import hill
-from isocompute_jax.fit.curves.scalerl import Grid, compare_steepness, grid_fit, hold_out, log_f
+from isocompute_jax.fit.curves.scalerl import Grid, compare_steepness, grid_fit
 from isocompute_jax.records.errors import InputError
 
 COMPUTE = np.geomspace(1e3, 1e6, 20)
@@ -16,18 +16,6 @@ TRUTHS = ((0.1, 0.62, 3e4, 0.9), (0.1, 0.66, 5e4, 1.4))
 REWARDS = [hill(COMPUTE, *truth) for truth in TRUTHS]
 DATA = ([COMPUTE, COMPUTE], REWARDS)
 USE = [np.ones(20, bool)] * 2
-
-
-def test_log_f_is_a_line_of_slope_b_where_the_law_holds():
-    same = [hill(COMPUTE, 0.1, 0.64, midpoint, steepness) for _, _, midpoint, steepness in TRUTHS]
-    fits = fit_curves([COMPUTE] * 2, same)
-    found = compare_steepness([COMPUTE] * 2, same, fits, use=USE, options=FitOptions())
-    assert found is not None and found[0].asymptote == pytest.approx(0.64, rel=1e-9)
-    for fit, reward, truth in zip(found, same, TRUTHS, strict=True):
-        x, y = log_f(fit, COMPUTE, reward)
-        slope, intercept = np.polyfit(x, y, 1)
-        assert slope == pytest.approx(truth[3], rel=1e-5) == fit.params["steepness"]
-        assert intercept == pytest.approx(0.0, abs=1e-3)  # F = C^B exactly
 
 
 def test_the_common_asymptote_is_the_mean_and_is_held():
@@ -80,11 +68,3 @@ def test_a_best_cell_at_the_edge_is_flagged():
 def test_a_bad_grid_names_the_flag(bad):
     with pytest.raises(InputError, match="--grid="):
         Grid(*bad)
-
-
-def test_the_first_part_of_a_curve_gives_the_rest_where_the_law_holds():
-    late = COMPUTE > 5e4
-    reward = REWARDS[0] + np.where(late, 0.02, 0.0)  # what is left out has no part in it
-    fit, at, error = hold_out(COMPUTE, reward, cut=5e4, options=FitOptions())
-    assert fit.num_points == np.count_nonzero(~late) and at.tolist() == COMPUTE[late].tolist()
-    np.testing.assert_allclose(error, -0.02, atol=1e-6)

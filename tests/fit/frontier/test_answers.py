@@ -10,7 +10,7 @@ import pytest
 from isocompute_jax.fit import AnalysisOptions, analyse_curves
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.fit.engine import SweepDraws
-from isocompute_jax.fit.frontier.answers import Sweep, answer, answer_ranges
+from isocompute_jax.fit.frontier.answers import DrawnSweep, answer, answer_ranges
 from tests.fit.simulated import COMPUTE, every_run, hill, rising, same, sweep
 
 END = 1e6
@@ -23,7 +23,7 @@ def by_hand(values, *, ends=None, seeds=2, compute=(0.01, 100.0, 200.0), agree=T
     mean[..., 0] = 0.0
     count = len(values)
     sizes = [2 ** (k + 1) for k in range(count)]
-    return Sweep(
+    return DrawnSweep(
         configurations=tuple(Configuration(f"n = {n}", n, 4, 64) for n in sizes),
         draws=SweepDraws(np.array(compute), mean, mean, np.zeros(values.shape[1])),
         ends=np.full(count, 200.0) if ends is None else np.array(ends, float),
@@ -81,7 +81,11 @@ def test_the_cheapest_has_the_fewest_steps():
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [({"ends": [100.0, 100.0]}, "not run this far"), ({"seeds": 1}, "one seed"), ({"agree": False}, "the data disagree")],
+    [
+        ({"ends": [100.0, 100.0]}, "not run this far"),
+        ({"seeds": 1}, "one seed"),
+        ({"agree": False}, "the data disagree"),
+    ],
 )
 def test_reasons(given, reason):
     sweep = by_hand([[0.5, 0.5], [0.45, 0.53]], **given)

@@ -14,8 +14,15 @@ from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.fit.curves.scalerl import Grid
 from isocompute_jax.fit.frontier import paper
-from isocompute_jax.fit.frontier.paper import epochs, frontier, paper_frontier
-from isocompute_jax.fit.frontier.sigmoid import FLOOR_MARGIN, SATURATION_MARGIN, fit_allocation, running_average
+from isocompute_jax.fit.frontier.paper import (
+    FLOOR_MARGIN,
+    SATURATION_MARGIN,
+    epochs,
+    fit_allocation,
+    frontier,
+    paper_frontier,
+    running_average,
+)
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.read import RunCurve
 from isocompute_jax.records.run_files import RunFacts

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isocompute_jax.fit.laws import LawOptions, LawResult, fit_law
-from isocompute_jax.fit.laws.answer import sentences
+from isocompute_jax.fit.laws import LawOptions, LawResult, fit_law, sentences
 from isocompute_jax.fit.plain_data import plain
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
 from isocompute_jax.records.errors import InputError

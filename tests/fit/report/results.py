@@ -13,13 +13,13 @@ import numpy as np
 from isocompute_jax.fit.configurations import Configuration
 from isocompute_jax.fit.curves.fitting import CurveFit
 from isocompute_jax.fit.engine import SweepDraws
-from isocompute_jax.fit.frontier.answers import Sweep, answer, answer_ranges, interval
+from isocompute_jax.fit.frontier.answers import DrawnSweep, answer, answer_ranges, interval
 from isocompute_jax.fit.frontier.paper import Frontier, frontier
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions.answers import QuestionResult
 from isocompute_jax.fit.read import ReadOptions, RunCurve
 from isocompute_jax.fit.results import (
-    Answer,
+    BudgetAnswer,
     Choice,
     CurveBand,
     DataFacts,
@@ -74,7 +74,7 @@ def result(name: str, *, budgets: tuple[float, ...] = ()) -> SweepResult:
     drawn = kind.width * np.array([_draws(kind, each, compute, rng) for each in every])
     noise = kind.width * 0.006 * rng.normal(size=drawn.shape)
     draws = SweepDraws(compute, drawn, drawn + noise, np.full(DRAWS, 0.005))
-    sweep = Sweep(
+    sweep = DrawnSweep(
         configurations=tuple(every),
         draws=draws,
         ends=np.full(len(every), END),
@@ -166,7 +166,7 @@ def _draws(kind: Kind, each: Configuration, compute: np.ndarray, rng: np.random.
     return np.clip(mean + wide * (tilt[:, :1] + tilt[:, 1:] * place) * 0.7, 0, 1)
 
 
-def _answers(sweep: Sweep, budgets: np.ndarray) -> tuple[Answer, ...]:
+def _answers(sweep: DrawnSweep, budgets: np.ndarray) -> tuple[BudgetAnswer, ...]:
     return tuple(each for budget in budgets if (each := answer(sweep, float(budget))) is not None)
 
 
@@ -220,7 +220,7 @@ def _facts(kind: Kind, bands: Sequence[CurveBand], draws: SweepDraws) -> DataFac
     )
 
 
-def _optimal(inside: Sequence[Answer]) -> OptimalSizes:
+def _optimal(inside: Sequence[BudgetAnswer]) -> OptimalSizes:
     advised = [each.advised for each in inside]
     size = np.array([float(each.configuration.group_size) for each in advised])
     return OptimalSizes(
@@ -233,7 +233,7 @@ def _optimal(inside: Sequence[Answer]) -> OptimalSizes:
     )
 
 
-def _switches(inside: Sequence[Answer]) -> tuple[SwitchPoint, ...]:
+def _switches(inside: Sequence[BudgetAnswer]) -> tuple[SwitchPoint, ...]:
     found = []
     for one, other in itertools.pairwise(inside):
         before, after = one.advised.configuration, other.advised.configuration
@@ -254,6 +254,6 @@ def answered(found: SweepResult, **changes: Any) -> SweepResult:
     return dataclasses.replace(found, asked=tuple(dataclasses.replace(each, **changes) for each in found.asked))
 
 
-def with_costs(each: Answer, costs: Sequence[float]) -> tuple[Choice, ...]:
+def with_costs(each: BudgetAnswer, costs: Sequence[float]) -> tuple[Choice, ...]:
     """The choices of an answer with these costs."""
     return tuple(dataclasses.replace(one, cost=cost) for one, cost in zip(each.choices, costs, strict=True))

@@ -17,7 +17,7 @@ from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.figures import style
 from isocompute_jax.fit.report.wording import say, scale, short, words
-from isocompute_jax.fit.results import Answer, CurveBand, SweepResult
+from isocompute_jax.fit.results import BudgetAnswer, CurveBand, SweepResult
 
 MOST_PANELS = 8
 MOST_BANDS = 8
@@ -51,7 +51,7 @@ def _saved(drawings: Mapping[str, Callable[[], Figure | None]], out: pathlib.Pat
         return {name: style.save_figure(figure, out / f"{name}.svg", png=png) for name, figure in drawn.items()}
 
 
-def draw_curves(result: SweepResult, answer: Answer) -> Figure:
+def draw_curves(result: SweepResult, answer: BudgetAnswer) -> Figure:
     """Draws evaluations as dots, the draws as bands that follow them, the advised thick; a panel for each B_problem."""
     by_panel = _by_batch(result.curves)
     figure, axes = style.multiples(len(by_panel), panel=2.4, columns=1 if len(by_panel) <= 2 else 2)
@@ -137,7 +137,7 @@ def _handles(result: SweepResult) -> list[Line2D]:
     ]
 
 
-def draw_choices(result: SweepResult, answer: Answer) -> Figure | None:
+def draw_choices(result: SweepResult, answer: BudgetAnswer) -> Figure | None:
     """Draws what each configuration gives for a budget: expected reward, and intervals of many runs and of one."""
     if len(answer.choices) < 2:
         return None
