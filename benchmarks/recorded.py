@@ -81,7 +81,7 @@ def main() -> None:
 
 def recorded() -> list[str]:
     """Names of the recorded sweeps."""
-    return sorted(path.stem for path in GALLERY.glob("*.parquet"))
+    return sorted(path.stem for path in GALLERY.glob("*.parquet") if path.stem != "llm")  # which has no fixed n
 
 
 def questions(name: str, shares: Sequence[float]) -> list[Question]:
