@@ -71,7 +71,7 @@ def _gain(sweep: DrawnSweep) -> tuple[bool, tuple[float, float]]:
     mean, compute = sweep.draws.mean, sweep.draws.compute
     best, rose = None, False
     for k in range(len(mean)):
-        inside = np.flatnonzero(compute <= sweep.ends[k] * 1.001)
+        inside = np.flatnonzero(compute <= sweep.ends[k] * 1.001)[1:]  # the first is before training
         if not len(inside):
             continue
         peak = inside[mean[k][:, inside].mean(axis=0).argmax()]
