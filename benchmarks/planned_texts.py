@@ -155,14 +155,14 @@ def reproduce_phases(plans: Plans) -> str:
         (
             "4 The sweep",
             span(_sweep(plans, WHOLE)),
-            "n\\*(C) to one octave, or that little hangs on it: in 16 of 20 sweeps that were tried",
+            "which n, or that little hangs on it",
             "five n up to C, one seed",
         ),
         (
             "5 Fit, and further runs",
             f"{span(further)} a run",
             "the same, where the sweep left it open",
-            "the report says *settled*, or the regret is below 0.003",
+            "the verdict is *clear* or *no matter*",
         ),
         (
             "6 Verification",
