@@ -21,7 +21,8 @@ from isocompute_jax import model
 from isocompute_jax.experiment import workdir
 from isocompute_jax.experiment.config import RunConfig, check_trusted, from_dict, read_resolved
 from isocompute_jax.experiment.workdir import export_checkpoint
-from isocompute_jax.fit.report import tables, templating
+from isocompute_jax.fit import outputs
+from isocompute_jax.fit.report import wording
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import checksums, run_files
 from isocompute_jax.records.errors import InputError
@@ -191,7 +192,7 @@ def checkpoints(attack: Attack) -> None:
 
 def curves(attack: Attack) -> None:
     name = "<script>alert(1)</script>"
-    shown = templating.environment().from_string("{{ name }}").render(name=name)
+    shown = wording._environment(escape=True).from_string("{{ name }}").render(name=name)
     assert "<script" not in shown and "&lt;script" in shown
     for name, content in {"bomb": "[" * 100_000 + "\n", "pipe": None, "run": '{"step": 1, "reward": 0.5}\n'}.items():
         run = attack.folder / "runs" / name
@@ -212,7 +213,7 @@ def curves(attack: Attack) -> None:
         with pytest.raises(InputError, match=r"metrics\.jsonl:"):
             read()
     row = {"run": "=SUM(1)", "more": "@SUM(1)", "compute": -1.0, "text": "n = 4"}
-    assert tables.csv_text([row], list(row)).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
+    assert outputs._csv([row]).splitlines()[1] == "'=SUM(1),'@SUM(1),-1.0,n = 4"
 
 
 def sweeps(attack: Attack) -> None:
