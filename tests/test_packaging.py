@@ -178,7 +178,7 @@ def test_the_fit_works_without_the_extras(tmp_path):
         for compute in (2e3, 8e3, 3e4, 1e5, 4e5, 1e6)
     ]
     (tmp_path / "curves.csv").write_text("\n".join(["group_size,problems_per_batch,seed,compute,avg@4", *rows]))
-    source = importing(["fit"]) + "sys.argv = ['fit', '--runs=curves.csv', '--out=out', '--replicates=20']\n"
+    source = importing(["fit"]) + "sys.argv = ['fit', '--runs=curves.csv', '--out=out']\n"
     source += "runpy.run_module('isocompute_jax.fit', run_name='__main__', alter_sys=True)"
     done = without((*app.EXTRAS["train"], *app.EXTRAS["serve"], "torch"), source, tmp_path)
     assert done.returncode == 0, done.stderr
