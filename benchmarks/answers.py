@@ -74,7 +74,7 @@ def main() -> None:
     """Flags -> tables."""
     wanted = [recorded_sweep(name) for name in names(SWEEPS, (*INSIDE, *MORE)) or INSIDE]
     questions = [
-        [Question(sweep, seeds, sweep.end / 2**i) for i in reversed(range(BUDGETS))]
+        [Question(sweep, seeds, budget) for budget in sweep.budgets(BUDGETS)]
         for sweep in wanted
         for seeds in choices(sweep.seeds, every=CHOICES.value == "all")
     ]

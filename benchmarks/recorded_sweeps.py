@@ -39,6 +39,10 @@ class Recorded:
         """Largest compute of an evaluation."""
         return max(float(run.compute[-1]) for group in self.groups for run in group.runs)
 
+    def budgets(self, count: int) -> list[float]:
+        """The largest compute, its half, and so on, as far as something was evaluated up to them; rising."""
+        return [budget for budget in (self.end / 2**i for i in reversed(range(count))) if self.affordable(budget)]
+
     def told(self, seeds: Sequence[int], compute: float = np.inf) -> list[ConfigurationRuns]:
         """The configurations with these seeds alone, up to a compute."""
         return [
@@ -83,9 +87,20 @@ def mean_of(
 
 
 def got(sweep: Recorded, k: int, seeds: Sequence[int], compute: float) -> np.ndarray:
-    """[k] reward of each of some seeds at a compute, linear in log C between evaluations, the last one beyond them."""
+    """[k] reward of each of some seeds at a compute, by interpolation in log C, the last one beyond their evaluations.
+
+    Before the first evaluation after the base model's it is linear in C, from the base model on: of a configuration
+    that is advised to stop there the first evaluation has not been earned yet.
+    """
     runs = [run for run in sweep.groups[k].runs if run.facts.seed in seeds]
-    return np.array([read_off(run.compute, run.columns[sweep.metric], np.array([compute]))[0] for run in runs])
+    return np.array([_at(run.compute, run.columns[sweep.metric], compute) for run in runs])
+
+
+def _at(at: np.ndarray, reward: np.ndarray, compute: float) -> float:
+    first = int(np.argmax(at > 0))
+    if compute < at[first] and first:
+        return float(np.interp(compute, at[[0, first]], reward[[0, first]]))
+    return float(read_off(at, reward, np.array([compute]))[0])
 
 
 def by_sweep(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ def test_the_plain_rule_takes_the_highest_of_three_neighbours(sweep):
 
 def test_what_was_got_lies_between_evaluations_in_log_compute(sweep):
     assert got(sweep, 1, (0, 1), 32 * 2**0.5) == pytest.approx([0.35, 0.55])
+    assert got(sweep, 0, (0, 1), 4.0) == pytest.approx([0.15, 0.25])  # half-way to the first evaluation
     assert mean_of(sweep, 0, (1,), 16.0)[1] == pytest.approx([0.4, 0.3])
     assert sweep.affordable(7.0) == [] and sweep.index_of(8, 1) == 1 and sweep.seeds == (0, 1)
     assert cut(sweep.groups[0].runs[0], 16.0).compute.tolist() == [0.0, 8.0, 16.0]
