@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ def truth(n: int, compute: float = 1e6) -> float:
     return float(hill(compute, *CURVES[n]))
 
 
-def table(levels=None, *, compute=COMPUTE, seeds=3, seed_sd=0.008, noise=0.005, draw=0) -> Table:
+def table(
+    levels=None, *, compute: Sequence[float] | np.ndarray = COMPUTE, seeds=3, seed_sd=0.008, noise=0.005, draw=0
+) -> Table:
     """Runs of n = 4 and 16; `levels` are flat curves in place of those that rise."""
     rng = np.random.default_rng(draw)
     columns: Table = {name: [] for name in NAMES}

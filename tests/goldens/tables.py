@@ -174,7 +174,7 @@ def model_sizes(folder: pathlib.Path) -> Flags:
                 facts |= {"model_params": int(size), "problem_set_size": 500, "tokens": compute * 900}
                 rows.append(facts | {"step": step, "compute": compute, "avg@4": round(float(reward), 6)})
     write_rows(folder / "sizes.csv", rows)
-    return ["--runs=sizes.csv", "--analysis=model_size", "--replicates=50"]
+    return ["--runs=sizes.csv", "--analysis=model_size"]
 
 
 def pretraining(folder: pathlib.Path) -> Flags:
@@ -187,7 +187,7 @@ def pretraining(folder: pathlib.Path) -> Flags:
         for tokens in np.geomspace(1e9, 1e12, 6)
     ]
     write_rows(folder / "losses.csv", rows)
-    return ["--runs=losses.csv", "--analysis=chinchilla", "--metric=loss", "--replicates=50"]
+    return ["--runs=losses.csv", "--analysis=chinchilla", "--metric=loss"]
 
 
 LAWS: dict[str, Callable[[pathlib.Path], Flags]] = {"law_model_size": model_sizes, "law_pretraining": pretraining}
