@@ -175,7 +175,7 @@ def test_help_of_every_class_of_options_says_its_fields():
     rooms = [module for name, module in list(sys.modules.items()) if name.startswith("isocompute_jax")]
     members = {member for module in rooms for member in vars(module).values() if inspect.isclass(member)}
     found = [cls for cls in members if dataclasses.is_dataclass(cls) and any(map(help_of, dataclasses.fields(cls)))]
-    assert {"LossConfig", "RunConfig", "FitOptions", "Question"} <= {cls.__name__ for cls in found}
+    assert {"LossConfig", "RunConfig", "Question"} <= {cls.__name__ for cls in found}
     for cls in found:
         for field in dataclasses.fields(cls):
             assert not help_of(field) or f"\n  {field.name}: " in (cls.__doc__ or ""), (cls, field.name)

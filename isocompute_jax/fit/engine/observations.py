@@ -45,12 +45,8 @@ class SweepData(NamedTuple):
     seeds: np.ndarray  # [K] number of seeds
 
 
-class _Binned(NamedTuple):
-    """The evaluations of one configuration in bins."""
-
-    compute: np.ndarray  # [E]
-    per_seed: np.ndarray  # [S, E] mean of a seed's evaluations in a bin; NaN without any
-    counts: np.ndarray  # [S, E]
+_Binned = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""One configuration in bins: compute [E], mean of each seed's evaluations [S, E] (NaN without any), and counts [S, E]."""
 
 
 def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tuple[float, float]) -> SweepData | None:
@@ -66,10 +62,10 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
     places = [(k, each) for k, each in enumerate(binned) if each is not None]
     features, trends = place([group.configuration for group in groups])
     return SweepData(
-        owner=np.concatenate([np.full(len(each.compute), k) for k, each in places]),
-        compute=np.concatenate([each.compute for _, each in places]),
+        owner=np.concatenate([np.full(len(compute), k) for k, (compute, _, _) in places]),
+        compute=np.concatenate([compute for _, (compute, _, _) in places]),
         reward=np.concatenate([_weighted_mean(each) for _, each in places]),
-        count=np.concatenate([each.counts.sum(axis=0) for _, each in places]),
+        count=np.concatenate([counts.sum(axis=0) for _, (_, _, counts) in places]),
         overlap=np.asarray(scipy.linalg.block_diag(*(_overlap(each) for _, each in places))),
         **_contrasts([each for _, each in places]),
         features=features,
@@ -118,7 +114,7 @@ def _binned(series: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> _Binn
     if np.flatnonzero(used)[0] == 0:
         at[0] = 0.0
     with np.errstate(invalid="ignore"):
-        return _Binned(at, np.where(counts > 0, total / counts, np.nan), counts)
+        return at, np.where(counts > 0, total / counts, np.nan), counts
 
 
 def _edges(compute: np.ndarray) -> np.ndarray:
@@ -131,26 +127,27 @@ def _edges(compute: np.ndarray) -> np.ndarray:
 
 
 def _weighted_mean(binned: _Binned) -> np.ndarray:
-    return np.nansum(binned.per_seed * binned.counts, axis=0) / binned.counts.sum(axis=0)
+    _, per_seed, counts = binned
+    return np.nansum(per_seed * counts, axis=0) / counts.sum(axis=0)
 
 
 def _overlap(binned: _Binned) -> np.ndarray:
-    share = binned.counts / binned.counts.sum(axis=0)
+    share = binned[2] / binned[2].sum(axis=0)
     return share.T @ share
 
 
 def _contrasts(binned: Sequence[_Binned]) -> dict[str, np.ndarray]:
     """Helmert contrasts of the seeds of each configuration: each seed against the mean of those before it."""
     computes, values, noises = [], [], []
-    for each in binned:
-        order = np.argsort(-np.isfinite(each.per_seed).sum(axis=1), kind="stable")  # the longest seeds first
-        rewards, counts = each.per_seed[order], each.counts[order]
+    for compute, per_seed, every in binned:
+        order = np.argsort(-np.isfinite(per_seed).sum(axis=1), kind="stable")  # the longest seeds first
+        rewards, counts = per_seed[order], every[order]
         for i in range(1, len(rewards)):
             with np.errstate(divide="ignore"):
                 inverse = 1.0 / counts[: i + 1]
                 noise = (inverse[i] + inverse[:i].mean(axis=0) / i) * i / (i + 1)
             difference = (rewards[i] - rewards[:i].mean(axis=0)) * np.sqrt(i / (i + 1))
-            computes.append(each.compute)
+            computes.append(compute)
             values.append(np.where(np.isfinite(noise), difference, 0.0))
             noises.append(noise)
     width = max((len(each) for each in computes), default=1)
