@@ -8,8 +8,9 @@
 
 The seeds of a choice are fitted and asked for six budgets, from C/32 to the sweep's C. The answer's configuration,
 trained to where the answer stops, is held against the mean of the k seeds left out. The plain rule averages the seeds,
-then three neighbouring evaluations, and takes the highest (configuration, stop) up to the budget. Intervals of
-differences are of a bootstrap over sweeps. `older` holds the methods that answer without a predictive interval.
+then three neighbouring evaluations, and takes the highest (configuration, stop) up to the budget; it stops at
+evaluations, and in a second row at the budget too, as the tool may. Intervals of differences are of a bootstrap over
+sweeps. `older` holds the methods that answer without a predictive interval.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.harness import analysed
 from benchmarks.recorded_sweeps import SWEEPS, Recorded, by_sweep, got, mean_of, over_sweeps, recorded_sweep
 from benchmarks.shared import names, print_head, print_row
 from isocompute_jax import app
-from isocompute_jax.fit.frontier.answers import answer
+from isocompute_jax.fit.frontier.answers import MATERIAL, answer
 from isocompute_jax.fit.results import BudgetAnswer
 
 INSIDE = (
@@ -39,10 +40,8 @@ MORE = (
 )
 CHOICES = flags.DEFINE_enum("choices", "four", ["four", "all"], "Which choices of seeds are fitted.")
 TOOL_AT = flags.DEFINE_string("tool_at", "", "A checkout of an older version, to answer the same questions.")
-
 BUDGETS = 6
 LEVELS = (0.95, 0.8, 0.5)
-MATERIAL = 0.01
 Ends = tuple[float, float]
 
 
@@ -81,6 +80,7 @@ def main() -> None:
     asked = [question for group in questions for question in group]
     found: dict[str, list[Told]] = {"the tool": [told for group in questions for told in tool(group)]}
     found["the plain rule"] = [Told(*older.plain(q.sweep, q.seeds, q.budget)) for q in asked]
+    found["the same, at the budget too"] = [Told(*older.plain(q.sweep, q.seeds, q.budget, between=True)) for q in asked]
     found["SciPy's Hill per curve"] = [Told(*older.scipys(q.sweep, q.seeds, q.budget)) for q in asked]
     if TOOL_AT.value:
         cases = [(group[0].sweep, group[0].seeds, [q.budget for q in group]) for group in questions]
@@ -191,12 +191,9 @@ def print_verdicts(asked: Sequence[Question], found: Sequence[Told]) -> None:
     for verdict in ("clear", "no matter", "open"):
         pairs = [(q, t) for q, t in zip(asked, found, strict=True) if t.answer and t.answer.verdict == verdict]
         gaps = np.array([value for q, told in pairs for value in [lead(q, told)] if np.isfinite(value)])
-        share = f"{len(pairs) / len(asked):.0%}"
-        if not len(gaps):
-            print_row(verdict, share, "", "")
-            continue
-        right = {"clear": gaps > 0, "no matter": gaps >= -MATERIAL}.get(verdict)
-        print_row(verdict, share, f"{gaps.mean():+.4f}", "" if right is None else f"{right.mean():.0%}")
+        right = {"clear": gaps > 0, "no matter": gaps >= -MATERIAL}.get(verdict, np.empty(0))
+        mean, true = f"{gaps.mean():+.4f}" if len(gaps) else "", f"{right.mean():.0%}" if len(right) else ""
+        print_row(verdict, f"{len(pairs) / len(asked):.0%}", mean, true)
 
 
 def lead(question: Question, told: Told) -> float:

@@ -22,12 +22,18 @@ SETTINGS = ("strict", "off")
 """Values of --records of the older checkout, of which `make study` had the first and the command the second."""
 
 
-def plain(sweep: Recorded, seeds: Sequence[int], budget: float) -> Told:
-    """Averages the seeds, then three neighbouring evaluations, and takes the highest up to the budget."""
+def plain(sweep: Recorded, seeds: Sequence[int], budget: float, *, between: bool = False) -> Told:
+    """Averages the seeds, then three neighbouring evaluations, and takes the highest up to the budget.
+
+    With `between` it may stop at the budget too, where that lies between two evaluations.
+    """
     best = (-1, 0.0, -np.inf)
     for k in sweep.affordable(budget):
         compute, reward = mean_of(sweep, k, seeds, np.inf, base=True)
         smooth = np.array([reward[max(i - 1, 0) : i + 2].mean() for i in range(len(reward))])
+        if between and compute[1] < budget < compute[-1]:
+            at = float(np.interp(np.log(budget), np.log(compute[1:]), smooth[1:]))
+            compute, smooth = np.append(compute, budget), np.append(smooth, at)
         smooth[(compute <= 0) | (compute > budget * 1.001)] = -np.inf
         i = int(smooth.argmax())
         if smooth[i] > best[2]:

@@ -37,6 +37,11 @@ def test_choices_of_seeds():
 def test_the_plain_rule_takes_the_highest_of_three_neighbours(sweep):
     """By hand: n = 4 has .1, .3, .3, .3, .1 and so .233, .3, .233 inside; n = 8 at 64 the mean of .4 and .5."""
     assert older.plain(sweep, (0, 1), 16.0) == (0, 16.0, pytest.approx(0.3))
+    assert older.plain(sweep, (0, 1), 32 * 2**0.5, between=True) == (
+        1,
+        32 * 2**0.5,
+        pytest.approx((0.3667 + 0.45) / 2, abs=1e-3),
+    )
     assert older.plain(sweep, (0, 1), 64.0) == (1, 64.0, pytest.approx(0.45))
 
 
