@@ -46,7 +46,7 @@ class SweepData(NamedTuple):
 
 
 _Binned = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""One configuration in bins: compute [E], mean of each seed's evaluations [S, E] (NaN without any), and counts [S, E]."""
+"""A configuration in bins: compute [E], mean of each seed's evaluations [S, E] (NaN without any), and counts [S, E]."""
 
 
 def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tuple[float, float]) -> SweepData | None:
