@@ -77,7 +77,7 @@ def analyse_curves(
     notes = dataclasses.replace(
         notes,
         runs=notes.runs + len(runs) - repeated,
-        texts=(*notes.texts, *remarks, *more, *ended_early(groups)),
+        texts=(*ended_early(groups), *remarks, *more, *notes.texts),
     )
     result, model = _analysed(groups, options.metric, options, notes, only_scheduled=only_scheduled)
     targets = {
