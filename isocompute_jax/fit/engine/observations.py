@@ -14,14 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns
+from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns, clusters
 
 MOST_POINTS = 360
 """Upper limit of the number of points, since fitting takes time cubic in it; more evaluations share bins."""
 
 LEAST_BINS = 6
-SAME_COMPUTE = 0.02
-"""Computes that differ by less than this share are one point."""
 
 MISMATCH = 2.0
 """Distance, in octaves of n, between configurations that differ in a column without order."""
@@ -94,7 +92,7 @@ def _binned(series: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> _Binn
     """Evaluations at (nearly) the same compute together, or, of seeds on different grids, in bins even in log C."""
     every = np.unique(np.concatenate([compute for compute, _ in series]))
     trained = every[every > 0]
-    edges = _edges(trained)
+    edges = np.array([cluster[0] for cluster in clusters(trained)]) * (1 - 1e-9)
     shared = max(len(compute) for compute, _ in series) + 1
     most = min(most, shared)
     if len(edges) > most:
@@ -115,15 +113,6 @@ def _binned(series: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> _Binn
         at[0] = 0.0
     with np.errstate(invalid="ignore"):
         return at, np.where(counts > 0, total / counts, np.nan), counts
-
-
-def _edges(compute: np.ndarray) -> np.ndarray:
-    """First computes, a little lowered, of groups of sorted computes that lie within `SAME_COMPUTE` of their first."""
-    starts: list[float] = []
-    for value in compute.tolist():
-        if not starts or value > starts[-1] * (1 + SAME_COMPUTE):
-            starts.append(value)
-    return np.array(starts) * (1 - 1e-9)
 
 
 def _weighted_mean(binned: _Binned) -> np.ndarray:

@@ -26,6 +26,8 @@ MOST_NAMED = 3
 LIKELY = 0.05
 """A configuration that is the best in at least this share of the draws is a rival whose missing data matter."""
 SAME_COMPUTE = 1.001
+REACHED = 1.05
+"""Data that end less than this factor before a stop count as reaching it."""
 ROUNDING = 1e-9
 """Share by which a compute that was raised to a power and back may miss a whole number of steps."""
 
@@ -61,8 +63,6 @@ def answer(sweep: DrawnSweep, budget: float) -> BudgetAnswer | None:
     first = order[0]
     verdict, named = _verdict(sweep, stopped, order)
     reason: Reason = ""
-    if verdict != "no matter":
-        named = order[:1]
     edge = float(np.nanmax(sweep.ends))
     if verdict != "open" and budget > edge * SAME_COMPUTE and not _as_sure_at(sweep, edge, stopped, order, verdict):
         verdict, named = "open", order[:1]  # leaving the data never makes surer
@@ -137,7 +137,7 @@ def _reason(sweep: DrawnSweep, stopped: _Stopped, order: np.ndarray, budget: flo
     winners = stopped.values.argmax(axis=0)
     rivals = [i for i in order if i == order[0] or np.mean(winners == i) >= LIKELY]
     stops = sweep.draws.compute[stopped.places[rivals]]
-    if np.any(stops > sweep.ends[stopped.members[rivals]] * 1.05):
+    if np.any(stops > sweep.ends[stopped.members[rivals]] * REACHED):
         return "not run this far"
     if sweep.seeds[stopped.members[rivals]].max() < 2:
         return "one seed"

@@ -218,7 +218,7 @@ def frontier(
 
 
 def _aligned(fits: Sequence[CurveFit]) -> list[CurveFit]:
-    """The fits with windows that begin and end together where they nearly do (`mean_curves.SAME_COMPUTE`)."""
+    """The fits with windows that begin and end together where they nearly do (`configurations.SAME_COMPUTE`)."""
     known = [fit for fit in fits if fit.status != "failed"]
     starts = {value: group[-1] for group in clusters([fit.window[0] for fit in known]) for value in group}
     ends = {value: group[0] for group in clusters([fit.window[1] for fit in known]) for value in group}

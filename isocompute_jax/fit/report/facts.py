@@ -15,15 +15,10 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.fit.configurations import Configuration, spoken_rate
+from isocompute_jax.fit.frontier.answers import LIKELY, MATERIAL, REACHED
 from isocompute_jax.fit.report.wording import Rewards, amount, names, short
 from isocompute_jax.fit.results import AnswerRange, BudgetAnswer, NextRun, ScheduleResult, SweepResult
 
-MATERIAL = 0.01
-"""Share of the range of rewards that a verdict calls a difference."""
-RIVAL = 0.05
-"""A configuration that is the best in at least this share of the draws is named as a rival."""
-BEYOND = 1.05
-"""Data that end less than this factor before a stop count as reaching it."""
 UNITS = {"rollouts": "rollouts", "tokens": "tokens", "gpu_hours": "GPU-hours", "steps": "steps"}
 MOST_ALTERNATIVES = 5
 
@@ -74,8 +69,8 @@ def answer_facts(result: SweepResult, answer: BudgetAnswer) -> dict[str, Any]:
     config, data = best.configuration, data_facts(result)
     every = [band.configuration for band in result.curves]
     sizes = {each.group_size for each in every} - {0}
-    rivals = [each for each in answer.choices[1:] if each.best_share >= RIVAL] or list(answer.choices[1:2])
-    not_run = [each for each in (best, *rivals) if each.stop > BEYOND * each.data_end]
+    rivals = [each for each in answer.choices[1:] if each.best_share >= LIKELY] or list(answer.choices[1:2])
+    not_run = [each for each in (best, *rivals) if each.stop > REACHED * each.data_end]
     far = float(max(band.data_end for band in result.curves))
     return data | {
         "budget": amount(answer.budget),
@@ -86,7 +81,7 @@ def answer_facts(result: SweepResult, answer: BudgetAnswer) -> dict[str, Any]:
         "learning_rate": spoken_rate(float(f"{answer.learning_rate:.3g}")) if answer.learning_rate else "",
         "scaled_rate": answer.scaled_rate,
         "stop": amount(best.stop),
-        "stops_early": best.stop < answer.budget / BEYOND,
+        "stops_early": best.stop < answer.budget / REACHED,
         "verdict": answer.verdict,
         "reason": answer.reason,
         "named": names(answer.named),
@@ -101,8 +96,8 @@ def answer_facts(result: SweepResult, answer: BudgetAnswer) -> dict[str, Any]:
         "interval": say.interval(best.interval95),
         "run_interval": say.interval(best.run95, like=best.interval95),
         "alternatives": _alternatives(answer, say),
-        "beyond": f"{answer.budget / far:.1f}" if answer.budget > BEYOND * far else "",
-        "stop_beyond": f"{best.beyond:.1f}" if best.beyond > BEYOND else "",
+        "beyond": f"{answer.budget / far:.1f}" if answer.budget > REACHED * far else "",
+        "stop_beyond": f"{best.beyond:.1f}" if best.beyond > REACHED else "",
         "at_largest": len(sizes) > 1 and config.group_size == max(sizes),
         "rates": _rates(every),
         "batches": _span(sorted({each.problems_per_batch for each in every if each.problems_per_batch})),
@@ -135,7 +130,7 @@ def _alternatives(answer: BudgetAnswer, say: Rewards) -> list[dict[str, str]]:
     return [
         {
             "name": short(each.configuration.name),
-            "stop": amount(each.stop) if each.stop < answer.budget / BEYOND else "",
+            "stop": amount(each.stop) if each.stop < answer.budget / REACHED else "",
             "cost": say.difference(each.cost),
         }
         for each in others

@@ -200,7 +200,7 @@ def _answer(
             {
                 "of": number[each.configuration],
                 "stop": each.stop,
-                "near": each.best_share >= facts.RIVAL,
+                "near": each.best_share >= facts.LIKELY,
                 "ends": _short(np.array([each.reward, *each.interval95, *each.run95])),
                 "text": f"{text.value(each.reward)} ({text.interval(each.interval95)})",
             }

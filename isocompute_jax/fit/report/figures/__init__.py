@@ -57,7 +57,7 @@ def draw_curves(result: SweepResult, answer: BudgetAnswer) -> Figure:
     figure, axes = style.multiples(len(by_panel), panel=2.4, columns=1 if len(by_panel) <= 2 else 2)
     colour_of = style.colours([band.configuration for band in result.curves])
     advised, many = answer.advised, len(result.curves) > MOST_BANDS
-    near = {each.configuration for each in answer.choices if each.best_share >= facts.RIVAL} | {advised.configuration}
+    near = {each.configuration for each in answer.choices if each.best_share >= facts.LIKELY} | {advised.configuration}
     end = max(answer.budget, *(band.data_end for band in result.curves))
     for panel, (title, bands) in zip(axes, by_panel, strict=True):
         panel.set_title(title, loc="left", fontweight="bold")
