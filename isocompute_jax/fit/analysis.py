@@ -149,7 +149,7 @@ def _analysed(
         switches=switch_points(sweep, grid, end, rollouts),
         next_runs=next_runs(model, sweep, max(budgets), options.next) if wanted else (),
         targets={},
-        paper=paper_frontier(groups, metric, options) if curves else None,
+        paper=paper_frontier(groups, metric, options) if curves and metric == options.metric else None,
         questions=(),
         scheduled=(),
     )

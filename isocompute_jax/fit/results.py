@@ -192,7 +192,7 @@ class SweepResult:
     optimal: OptimalSizes | None  # None unless several n were run
     switches: tuple[SwitchPoint, ...]
     next_runs: tuple[NextRun, ...]
-    targets: Mapping[str, SweepResult]  # best@k, worst@k: the same analysis of another column, without its own targets
+    targets: Mapping[str, SweepResult]  # best@k, worst@k: the same of another column, without targets and paper
     # fit_curves of record-breaking points and their envelope (`frontier.paper.PaperFrontier`); None without curves
     paper: Any
     questions: tuple[Any, ...]  # `questions.QuestionResult`

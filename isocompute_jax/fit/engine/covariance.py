@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,31 +79,36 @@ def _held(at: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.minimum(at, end) - HOLD * np.expm1(-beyond / HOLD)
 
 
-def matern3(distance: Array) -> jax.Array:
+def _library(array: Array) -> Any:
+    """NumPy for its own arrays, JAX for those that it traces."""
+    return jnp if isinstance(array, jax.Array) else np
+
+
+def matern3(distance: Array) -> Array:
     """Matern covariance of smoothness 3/2 at a distance in units of its length."""
-    return (1 + SQRT3 * distance) * jnp.exp(-SQRT3 * distance)
+    return (1 + SQRT3 * distance) * _library(distance).exp(-SQRT3 * distance)
 
 
-def matern5(distance: Array) -> jax.Array:
+def matern5(distance: Array) -> Array:
     """Matern covariance of smoothness 5/2 at a distance in units of its length."""
-    return (1 + SQRT5 * distance + 5 * distance**2 / 3) * jnp.exp(-SQRT5 * distance)
+    return (1 + SQRT5 * distance + 5 * distance**2 / 3) * _library(distance).exp(-SQRT5 * distance)
 
 
-@jax.jit
-def departures(hyper: Array, left: Coordinates, right: Coordinates) -> jax.Array:
+def departures(hyper: Array, left: Coordinates, right: Coordinates) -> Array:
     """Covariance [N, M] of the departures of mean curves from their saturating form.
 
     A part that all configurations share, and a part of each that its neighbours have in proportion to how alike they
     are.
     """
-    shared_sd, shared_length, own_sd, own_length, distance = jnp.exp(hyper[:5])
-    apart = jnp.sqrt(jnp.sum((left.features[:, None] - right.features[None]) ** 2, axis=-1) + 1e-18)
-    shared = matern5(jnp.abs(left.shared[:, None] - right.shared[None]) / shared_length)
-    own = matern5(jnp.abs(left.own[:, None] - right.own[None]) / own_length) * matern3(apart / distance)
+    numpy = _library(hyper)
+    shared_sd, shared_length, own_sd, own_length, distance = numpy.exp(hyper[:5])
+    apart = numpy.sqrt(numpy.sum((left.features[:, None] - right.features[None]) ** 2, axis=-1) + 1e-18)
+    shared = matern5(abs(left.shared[:, None] - right.shared[None]) / shared_length)
+    own = matern5(abs(left.own[:, None] - right.own[None]) / own_length) * matern3(apart / distance)
     return left.taper[:, None] * right.taper[None] * (shared_sd**2 * shared + own_sd**2 * own)
 
 
-def between_seeds(hyper: Array, left: tuple[Array, Array], right: tuple[Array, Array]) -> jax.Array:
+def between_seeds(hyper: Array, left: tuple[Array, Array], right: tuple[Array, Array]) -> Array:
     """Covariance [N, M] of one run's departures from the mean of many; of (log compute, taper) of the points."""
-    sd, length = jnp.exp(hyper[5:7])
-    return left[1][:, None] * right[1][None] * sd**2 * matern3(jnp.abs(left[0][:, None] - right[0][None]) / length)
+    sd, length = _library(hyper).exp(hyper[5:7])
+    return left[1][:, None] * right[1][None] * sd**2 * matern3(abs(left[0][:, None] - right[0][None]) / length)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
-from isocompute_jax.fit.engine.covariance import Array, matern3
+from isocompute_jax.fit.engine.covariance import matern3
 from isocompute_jax.fit.engine.observations import SweepData
 
 Spread = tuple[float, float, float, float]
@@ -49,7 +48,7 @@ def prior(observations: SweepData) -> Prior:
     """The prior over the configurations of a sweep."""
     count = len(observations.features)
     apart = np.sqrt(((observations.features[:, None] - observations.features[None]) ** 2).sum(axis=-1))
-    alike = np.asarray(matern3(jnp.asarray(apart / NEIGHBOURS))) + ALONE * np.eye(count)
+    alike = matern3(apart / NEIGHBOURS) + ALONE * np.eye(count)
     trends = observations.trends @ observations.trends.T
     span = float(np.log(np.nanmax(observations.ends) / observations.unit))
     mean, (common, unlike) = np.zeros(3 * count + 1), np.zeros((2, 3 * count + 1, 3 * count + 1))
@@ -71,17 +70,28 @@ def first_level(observations: SweepData) -> float:
     return float(observations.reward[first].mean())
 
 
-def saturating(parameters: Array, owner: Array, log_ratio: Array) -> jax.Array:
+def saturating(parameters: np.ndarray, owner: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
     """Rewards [..., N] of points of the configurations `owner` [N] at ln(C / unit) [N], -inf for the base model."""
+    gain, _, _, share = _shares(parameters, owner, log_ratio)
+    return parameters[..., -1:] + gain * share
+
+
+def linearised(parameters: np.ndarray, owner: np.ndarray, log_ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards [N] and their derivatives [N, 3 K + 1]."""
+    gain, steepness, at, share = _shares(parameters, owner, log_ratio)
+    steep = gain * share * (1 - share)
+    rows, count = np.arange(len(owner)), (len(parameters) - 1) // 3
+    slope = np.zeros((len(owner), len(parameters)))
+    for i, part in enumerate((share, -steep * np.exp(steepness), steep * at)):
+        slope[rows, i * count + owner] = part
+    slope[:, -1] = 1.0
+    return parameters[-1] + gain * share, slope
+
+
+def _shares(parameters: np.ndarray, owner: np.ndarray, log_ratio: np.ndarray) -> tuple[np.ndarray, ...]:
+    """[..., N] gain, ln steepness, argument of the sigmoid, and share of the gain, which is 0 before training."""
     count = (parameters.shape[-1] - 1) // 3
     gain, midpoint, steepness = (parameters[..., i * count + owner] for i in range(3))
-    trained = jnp.isfinite(log_ratio)
-    at = jnp.exp(steepness) * (jnp.where(trained, log_ratio, 0.0) - midpoint)
-    return jnp.asarray(parameters)[..., -1:] + gain * jnp.where(trained, jax.nn.sigmoid(at), 0.0)
-
-
-@jax.jit
-def linearised(parameters: Array, owner: Array, log_ratio: Array) -> tuple[jax.Array, jax.Array]:
-    """Rewards [N] and their derivatives [N, 3 K + 1]."""
-    value = saturating(parameters, owner, log_ratio)
-    return value, jax.jacfwd(saturating)(parameters, owner, log_ratio)
+    trained = np.isfinite(log_ratio)
+    at = np.exp(steepness) * (np.where(trained, log_ratio, 0.0) - midpoint)
+    return gain, steepness, at, np.where(trained, scipy.special.expit(at), 0.0)

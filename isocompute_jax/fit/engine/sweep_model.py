@@ -79,8 +79,7 @@ class SweepModel:
         self, compute: np.ndarray, *, draws: int = DRAWS, seed: int = 0, untried: Sequence[Configuration] = ()
     ) -> SweepDraws:
         """Draws rewards at `compute` [P] > 0 from the posterior, of configurations without data (`untried`) too."""
-        with jax.enable_x64(True):
-            return _drawn(self, np.asarray(compute, float), draws, np.random.default_rng(seed), tuple(untried))
+        return _drawn(self, np.asarray(compute, float), draws, np.random.default_rng(seed), tuple(untried))
 
     @property
     def seed_sd(self) -> float:
@@ -153,20 +152,15 @@ def _log_ratio(compute: np.ndarray, unit: float) -> np.ndarray:
         return np.log(compute / unit)
 
 
-@jax.jit
-def _spread(hyper: Array, at: Coordinates, overlap: Array, noise: Array) -> jax.Array:
-    """Covariance [N, N] of the data around the saturating curves."""
+def _spread(hyper: Array, at: Coordinates, overlap: Array) -> Array:
+    """Covariance [N, N] of the data around the saturating curves, without the evaluations' noise."""
     seeds = at.shared, at.seed_taper
-    return (
-        covariance.departures(hyper, at, at)
-        + overlap * covariance.between_seeds(hyper, seeds, seeds)
-        + jnp.diag(jnp.exp(2 * hyper[7]) * noise)
-    )
+    return covariance.departures(hyper, at, at) + overlap * covariance.between_seeds(hyper, seeds, seeds)
 
 
 def _data_covariance(observations: SweepData, hyper: np.ndarray) -> np.ndarray:
-    spread = _spread(hyper, _points(observations), observations.overlap, 1.0 / observations.count)
-    return np.asarray(spread) + JITTER * np.eye(len(observations.reward))
+    spread = _spread(hyper, _points(observations), observations.overlap)
+    return spread + np.diag(np.exp(2 * hyper[7]) / observations.count + JITTER)
 
 
 def _mode(observations: SweepData, hyper: np.ndarray, prior: Prior, start: np.ndarray) -> np.ndarray:
@@ -176,7 +170,7 @@ def _mode(observations: SweepData, hyper: np.ndarray, prior: Prior, start: np.nd
     log_ratio = _log_ratio(observations.compute, observations.unit)
 
     def look(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        value, slope = (np.asarray(part) for part in saturating.linearised(at, observations.owner, log_ratio))
+        value, slope = saturating.linearised(at, observations.owner, log_ratio)
         residual, away = observations.reward - value, at - prior.mean
         weighted = scipy.linalg.cho_solve(factor, np.column_stack([residual, slope]))
         loss = 0.5 * (residual @ weighted[:, 0] + away @ precision @ away)
@@ -202,7 +196,7 @@ def _mode(observations: SweepData, hyper: np.ndarray, prior: Prior, start: np.nd
 def _padded(observations: SweepData, parameters: np.ndarray, prior: Prior) -> _Padded:
     """The data under the form linearised at `parameters`."""
     log_ratio = _log_ratio(observations.compute, observations.unit)
-    value, slope = (np.asarray(part) for part in saturating.linearised(parameters, observations.owner, log_ratio))
+    value, slope = saturating.linearised(parameters, observations.owner, log_ratio)
     count = len(observations.reward)
     more = -count % PAD
     rows, wide = (0, more), ((0, more), (0, more))
@@ -257,8 +251,8 @@ def _log_density(residual: Array, spread: Array, used: Array) -> jax.Array:
 
 def _loss(hyper: Array, data: _Padded) -> jax.Array:
     """Minus the log posterior density of hyper-parameters, of the means and of the contrasts between seeds."""
-    spread = data.common + jnp.exp(2 * hyper[8]) * data.apart + _spread(hyper, data.places, data.overlap, data.noise)
-    means = _log_density(data.residual, spread, data.used)
+    spread = data.common + jnp.exp(2 * hyper[8]) * data.apart + _spread(hyper, data.places, data.overlap)
+    means = _log_density(data.residual, spread + jnp.diag(jnp.exp(2 * hyper[7]) * data.noise), data.used)
 
     def contrast(at: Array, taper: Array, value: Array, noise: Array) -> jax.Array:
         used = jnp.isfinite(noise)
@@ -358,7 +352,7 @@ def _block(
     data = _data_covariance(seen, hyper)
     factor = scipy.linalg.cho_factor(data, lower=True)
     seen_ratio = _log_ratio(seen.compute, seen.unit)
-    value, slope = (np.asarray(part) for part in saturating.linearised(model.parameters, seen.owner, seen_ratio))
+    value, slope = saturating.linearised(model.parameters, seen.owner, seen_ratio)
     # The posterior of the parameters under these hyper-parameters, by one Newton step from the mode.
     precision = np.linalg.inv(prior.covariance(hyper))
     weighted = scipy.linalg.cho_solve(factor, np.column_stack([seen.reward - value, slope]))
@@ -373,15 +367,15 @@ def _block(
     end = float(np.nanmax(seen.ends))
     own_end = np.where(np.isfinite(seen.ends), seen.ends, end)
     wanted = covariance.coordinates(at, seen.features[owner], own_end=own_end[owner], end=end, unit=seen.unit)
-    cross = np.asarray(covariance.departures(hyper, wanted, _points(seen)))
+    cross = covariance.departures(hyper, wanted, _points(seen))
     gain = scipy.linalg.cho_solve(factor, cross.T).T
-    left = np.asarray(covariance.departures(hyper, wanted, wanted)) - gain @ cross.T
-    form = np.asarray(saturating.saturating(parameters, owner, _log_ratio(at, seen.unit)))
-    residual = seen.reward - np.asarray(saturating.saturating(parameters, seen.owner, seen_ratio))
+    left = covariance.departures(hyper, wanted, wanted) - gain @ cross.T
+    form = saturating.saturating(parameters, owner, _log_ratio(at, seen.unit))
+    residual = seen.reward - saturating.saturating(parameters, seen.owner, seen_ratio)
     curves = form + residual @ gain.T + rng.normal(size=(draws, len(at))) @ _root(left).T
 
     along = covariance.log_compute(compute, seen.unit), covariance.seed_taper(compute, seen.unit)
-    apart = _root(np.asarray(covariance.between_seeds(hyper, along, along)))
+    apart = _root(covariance.between_seeds(hyper, along, along))
     runs = rng.normal(size=(draws, count, width)) @ apart.T
     curves = curves.reshape(draws, count, width)
     return curves.transpose(1, 0, 2), (curves + runs).transpose(1, 0, 2)

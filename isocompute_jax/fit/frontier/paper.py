@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.optimize
+import scipy.special
 
 from isocompute_jax.fit.configurations import Configuration, ConfigurationRuns, average_seeds, clusters, rollouts_at
-from isocompute_jax.fit.curves.fit_options import padded_points
 from isocompute_jax.fit.curves.fitting import CurveFit, fit_curves, flat_curves, record_breaking
-from isocompute_jax.fit.curves.forms import HILL
 from isocompute_jax.fit.curves.scalerl import grid_fit
-from isocompute_jax.fit.curves.solver import CurveBatch, fit_rising
 from isocompute_jax.fit.plain_data import inline
 
 if TYPE_CHECKING:
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 
 SLOPE_RANGE, MIDPOINT_MARGIN = (0.1, 100.0), 1.0
 """Bounds of the slope k, per decade, and decades that the midpoint may leave the data by (ranges of them in steps)."""
+STARTS = 3
+"""Cells of a coarse grid of midpoint and slope that the search starts from."""
 SATURATION_MARGIN = 0.25
 """Octaves by which the saturation value may exceed the largest n* seen before it counts as an extrapolation."""
 FLOOR_MARGIN = 1.0
@@ -379,24 +379,32 @@ def fit_allocation(
 
 def _search(x: np.ndarray, octaves: np.ndarray) -> tuple[tuple[float, ...], bool]:
     """(low, high, midpoint, ln slope) of the least-squares sigmoid, and whether midpoint or slope stands at a bound."""
-    pad = (0, padded_points(len(x)) - len(x))
-    lower = np.array([[x.min() - MIDPOINT_MARGIN, math.log(SLOPE_RANGE[0])]])
-    upper = np.array([[x.max() + MIDPOINT_MARGIN, math.log(SLOPE_RANGE[1])]])
-    problem = CurveBatch(
-        x=np.pad(x, pad)[None],
-        y=np.pad(octaves, pad)[None],
-        root_weight=np.pad(np.ones(len(x)), pad)[None],
-        rho=np.zeros(1),
-        link=np.ones((1, len(x) + pad[1])),
-        runs=np.zeros((1, len(x) + pad[1], 0)),
-        levels=np.array([[-np.inf, np.inf, -np.inf, np.inf]]),
-        lower=lower,
-        upper=upper,
-        first=np.array([[x.min(), 0.0]]),
-        last=np.array([[x.max(), math.log(30.0)]]),
-    )
-    at, _, _ = fit_rising(problem, form=HILL, ordered=False)
-    return tuple(at[0].tolist()), bool(np.any((at[:, 2:] <= lower) | (at[:, 2:] >= upper)))
+    lower = np.array([x.min() - MIDPOINT_MARGIN, math.log(SLOPE_RANGE[0])])
+    upper = np.array([x.max() + MIDPOINT_MARGIN, math.log(SLOPE_RANGE[1])])
+
+    def levels(shape: np.ndarray) -> tuple[np.ndarray, float, float]:
+        """The share of the rise [P], and the low and the rise that are best with it, in closed form."""
+        share = scipy.special.expit(np.exp(shape[1]) * (x - shape[0]))
+        around = share - share.mean()
+        squares = around @ around
+        rise = around @ octaves / squares if squares > 0 else 0.0
+        return share, octaves.mean() - rise * share.mean(), rise
+
+    def residual(shape: np.ndarray) -> np.ndarray:
+        share, low, rise = levels(shape)
+        return low + rise * share - octaves
+
+    cells = np.stack(np.meshgrid(np.linspace(x.min(), x.max(), 20), np.linspace(0.0, math.log(30.0), 10)), axis=-1)
+    starts = sorted(cells.reshape(-1, 2), key=lambda shape: float(np.square(residual(shape)).sum()))[:STARTS]
+    found = [
+        scipy.optimize.least_squares(
+            residual, start, "3-point", (lower, upper), "dogbox", xtol=1e-12, ftol=1e-14, gtol=1e-14
+        )
+        for start in starts
+    ]
+    shape = min(found, key=lambda each: each.cost).x
+    _, low, rise = levels(shape)
+    return (low, low + rise, *shape.tolist()), bool(np.any((shape <= lower) | (shape >= upper)))
 
 
 def _doubts(fit: AllocationFit, *, at_bound: bool, largest: float) -> tuple[LawDoubt, ...]:
