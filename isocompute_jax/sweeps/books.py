@@ -33,17 +33,17 @@ LOCAL = "local"
 TAIL_BYTES = 32 * 1024
 """Enough for about 40 steps: the rate shown is that of the last few seconds."""
 
-State = Literal["queued", "running", "done", "failed", "interrupted", "stopped"]
+State = Literal["queued", "running", "done", "failed", "interrupted"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
     """What became of a run last."""
 
-    state: State  # `interrupted`: told to end, or cut off; it resumes. `stopped`: it could not matter any more.
+    state: State  # `interrupted`: told to end, or cut off; it resumes
     scheduler: str = LOCAL  # who has, or had, it: `local`, `slurm` or `kubernetes`
     job: str = ""  # what the scheduler calls it; empty for `local`
-    reason: str = ""  # why it failed, was interrupted or was stopped
+    reason: str = ""  # why it failed or was interrupted
     since: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
 
 
@@ -67,10 +67,9 @@ class SweepState:
 
     root: pathlib.Path  # the sweep's directory
     runs: Mapping[str, RunConfig]  # config by name, in plan order
-    # `waiting`, `queued` (with a scheduler), `running`, `done`, `failed`, `interrupted` (it resumes) or `stopped` (it
-    # could not matter any more), by name
+    # `waiting`, `queued` (with a scheduler), `running`, `done`, `failed` or `interrupted` (it resumes), by name
     states: dict[str, str]
-    reasons: dict[str, str]  # name -> why it failed, was interrupted or was stopped
+    reasons: dict[str, str]  # name -> why it failed or was interrupted
     num_workers: int  # runs at a time
     halted: str = ""  # why the budget ended it; empty where it did not
 
@@ -85,11 +84,6 @@ class SweepState:
         return self.names("waiting", "interrupted")
 
     @property
-    def stopped(self) -> tuple[str, ...]:
-        """Names of those that were stopped because they could not matter any more."""
-        return self.names("stopped")
-
-    @property
     def failed(self) -> dict[str, str]:
         """Name -> the reason, of the failed runs."""
         return {name: self.reasons.get(name, "") for name in self.names("failed")}
@@ -102,11 +96,10 @@ class SweepState:
             self.reasons[name] = record.reason
         write_record(self.root, name, record)
 
-    def reopen(self, *, keep_stopped: bool, active: Collection[str] = ()) -> None:
-        """Has every run wait that is neither done nor `active`; stopped ones too, unless they stay so."""
-        kept = ("done", "stopped") if keep_stopped else ("done",)
+    def reopen(self, *, active: Collection[str] = ()) -> None:
+        """Sets every run that is neither done nor `active` to `waiting`."""
         for name in self.runs:
-            if self.states[name] not in kept and name not in active:
+            if self.states[name] != "done" and name not in active:
                 self.states[name] = "waiting"
                 self.reasons.pop(name, None)
 

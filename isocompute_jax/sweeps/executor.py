@@ -19,7 +19,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -62,7 +62,7 @@ def run_sweep(
       cores: cores to pin the workers to, by default all that this process may use. Workers beyond them share; one
         worker is not pinned.
       console: where to show the status, by default stderr.
-      limits: what ends the sweep, or some of its runs, early.
+      limits: what ends the sweep early.
 
     Raises:
       InputError: a run directory belongs to another config, another sweep is at work in `root`, or there are more
@@ -84,21 +84,19 @@ def run_sweep(
                 f"{num_workers} workers cannot share {len(endpoints)} endpoints of config.service.endpoints: a server "
                 "serves one run at a time. Start more servers, or use fewer workers"
             )
-        state = open_state(runs, root, num_workers=num_workers, keep_stopped=limits.stop_hopeless > 0)
+        state = open_state(runs, root, num_workers=num_workers)
         if num_workers == 1:
             cores = None  # one run has them all
-        with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
-            sweep = _Sweep(runs, state, watch, cores=cores, endpoints=endpoints)
+        with Interrupt() as interrupt, status.display(state, console) as show:
+            sweep = _Sweep(runs, state, Watch(state, limits), cores=cores, endpoints=endpoints)
             sweep.work(interrupt, show)
     return state
 
 
-def open_state(
-    runs: Sequence[PlannedRun], root: str | os.PathLike[str], *, num_workers: int = 1, keep_stopped: bool = False
-) -> SweepState:
-    """What is done already and what waits; runs that were stopped as hopeless wait too, unless they stay so."""
+def open_state(runs: Sequence[PlannedRun], root: str | os.PathLike[str], *, num_workers: int = 1) -> SweepState:
+    """Returns which runs are done already and which wait."""
     state = books.read_state(runs, pathlib.Path(root), num_workers=num_workers)
-    state.reopen(keep_stopped=keep_stopped)
+    state.reopen()
     return state
 
 
@@ -146,7 +144,6 @@ class _Sweep:
     ):
         self.state = state
         self._watch = watch
-        self._stopping: dict[str, str] = {}
         self._endpoints = [",".join(endpoints[i :: state.num_workers]) for i in range(state.num_workers)]
         self._endpoints_of: dict[str, str] = {}
         self._environment = dict(os.environ)
@@ -159,7 +156,7 @@ class _Sweep:
         """Until every run has ended, or every worker after an interrupt."""
         try:
             while self._running or (self._waiting and not (interrupt.requested or self.state.halted)):
-                self._stop(self._watch.look())
+                self._watch.look()
                 if interrupt.requested or self.state.halted:
                     for name, worker in self._running.items():
                         self._interrupt(name, worker)
@@ -174,16 +171,6 @@ class _Sweep:
         finally:
             for worker in self._running.values():
                 worker.kill()
-
-    def _stop(self, reasons: Mapping[str, str]) -> None:
-        """Ends runs that cannot matter any more, by name and with the reason, and starts none of those that wait."""
-        for name, reason in reasons.items():
-            if name in self._running:
-                self._stopping[name] = reason
-                self._interrupt(name, self._running[name])
-        for run in [run for run in self._waiting if run.name in reasons]:
-            self._waiting.remove(run)
-            self._record(run.name, "stopped", reasons[run.name])
 
     def _record(self, name: str, state: books.State, reason: str = "") -> None:
         self.state.record(name, books.Record(state, reason=reason))
@@ -223,11 +210,9 @@ class _Sweep:
         return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
     def _book(self, name: str, worker: Worker) -> None:
-        """Files an ended run: done, stopped, interrupted or failed."""
+        """Files an ended run: done, interrupted or failed."""
         if worker.poll() == 0 and (self.state.root / name / run_files.DONE).exists():
             self._record(name, "done")
-        elif worker.interrupted and name in self._stopping:
-            self._record(name, "stopped", self._stopping[name])
         elif worker.interrupted:
             self._record(name, "interrupted", self.state.halted)
         else:

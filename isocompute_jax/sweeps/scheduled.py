@@ -1,7 +1,7 @@
 """Runs of a sweep as jobs of a cluster's scheduler, which decides when and where they run.
 
 This process hands in what is neither done nor with the scheduler already, and then watches: it keeps the books where a
-job was lost without a word, and ends runs by the sweep's limits. The jobs need it for nothing else: it may be
+job was lost without a word, and ends runs once the budget is spent. The jobs need it for nothing else: it may be
 interrupted, and started again, at any time.
 """
 
@@ -11,7 +11,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
@@ -51,7 +51,7 @@ def run_scheduled(
       at_once: runs at a time; None leaves it to the scheduler.
       wait: watch until every run has ended. Limits need it.
       console: where to show the status, by default stderr.
-      limits: what ends the sweep, or some of its runs, early.
+      limits: what ends the sweep early.
 
     Raises:
       InputError: a run directory belongs to another config, another sweep is at work in `root`, the runs name
@@ -66,14 +66,14 @@ def run_scheduled(
             "server serves one run at a time; leave it out"
         )
     if not wait and limits != NO_LIMITS:
-        raise InputError("--nowait goes without --max_device_hours and --stop_hopeless: they need somebody who watches")
+        raise InputError("--nowait goes without --max_device_hours, which needs a process that watches")
     root.mkdir(parents=True, exist_ok=True)
     with locked(root, "sweep"):
         check_directories(runs, root)
         books.prepare(runs, root)
         state = books.read_state(runs, root, num_workers=at_once or len(runs))
-        with Interrupt() as interrupt, status.display(state, console) as show, Watch(state, limits) as watch:
-            sweep = _Scheduled(state, scheduler, keep_stopped=limits.stop_hopeless > 0)
+        with Interrupt() as interrupt, status.display(state, console) as show:
+            sweep, watch = _Scheduled(state, scheduler), Watch(state, limits)
             watch.look()
             sweep.hand_in(runs, at_once)
             if wait:
@@ -88,11 +88,11 @@ def run_scheduled(
 class _Scheduled:
     """A sweep whose runs a scheduler has; `jobs` are those that have not ended, by name."""
 
-    def __init__(self, state: SweepState, scheduler: Scheduler, *, keep_stopped: bool):
+    def __init__(self, state: SweepState, scheduler: Scheduler):
         self.state, self.scheduler = state, scheduler
         self.jobs = active_jobs(state.root, list(state.runs), scheduler)
-        self._stopping: dict[str, str] = {}
-        state.reopen(keep_stopped=keep_stopped, active=self.jobs)
+        self._stopping: set[str] = set()
+        state.reopen(active=self.jobs)
 
     def hand_in(self, runs: Sequence[PlannedRun], at_once: int | None) -> None:
         """Submits what waits, one seed of everything first, unless the budget is spent."""
@@ -125,7 +125,8 @@ class _Scheduled:
         """Until no job is left, or the user interrupts."""
         looked = 0.0
         while self.jobs and not interrupt.requested:
-            self._stop(watch.look())
+            watch.look()
+            self._stop_if_halted()
             if time.monotonic() - looked >= LOOK_S:
                 looked = time.monotonic()
                 show(self.look())
@@ -154,8 +155,7 @@ class _Scheduled:
         if (self.state.root / name / run_files.DONE).exists():
             self._record(name, "done", job=job)
         elif name in self._stopping:
-            reason = self._stopping[name]
-            self._record(name, "interrupted" if reason == self.state.halted else "stopped", reason, job)
+            self._record(name, "interrupted", self.state.halted, job)
         elif record is None or record.state in ("queued", "running"):
             reason = self.scheduler.why(job)
             if not reason and name in self.state.runs:
@@ -167,14 +167,12 @@ class _Scheduled:
             self.state.states[name] = record.state
             self.state.reasons[name] = record.reason
 
-    def _stop(self, reasons: Mapping[str, str]) -> None:
-        """Has jobs stop: all of them where the budget is spent, else those that cannot matter any more."""
-        if self.state.halted:
-            reasons = dict.fromkeys(self.jobs, self.state.halted)
-        fresh = {name: reason for name, reason in reasons.items() if name in self.jobs and name not in self._stopping}
+    def _stop_if_halted(self) -> None:
+        """Stops all jobs, once each, when the budget is spent."""
+        fresh = self.jobs.keys() - self._stopping if self.state.halted else set()
         if fresh:
             self._stopping |= fresh
-            self.scheduler.stop([self.jobs[name] for name in fresh])
+            self.scheduler.stop([self.jobs[name] for name in self.jobs if name in fresh])
 
     def _record(self, name: str, state: books.State, reason: str = "", job: str = "") -> None:
         self.state.record(name, books.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason))
@@ -191,7 +189,7 @@ def run_job(job: Job, scheduler: Scheduler) -> books.Record:
       KeyboardInterrupt: interrupted; the job stays with the scheduler.
     """
     state = SweepState(job.root, {}, {}, {}, 1)
-    watched = _Scheduled(state, scheduler, keep_stopped=False)
+    watched = _Scheduled(state, scheduler)
     watched.jobs = active_jobs(job.root, [job.name], scheduler)
     state.states[job.name] = "queued"
     if not watched.jobs:

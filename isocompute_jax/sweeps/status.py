@@ -31,7 +31,6 @@ LINE_EVERY_S = 30.0
 COLUMNS = ("run", "state", "step", "compute", "reward", "score", "rollouts/s", "ETA")
 STYLES = {
     "done": "green", "failed": "red", "running": "bold", "queued": "", "waiting": "dim", "interrupted": "yellow",
-    "stopped": "cyan",
 }  # fmt: skip
 SILENT_S = 600.0
 """A running run whose logs are older than so many seconds is shown with their age."""
@@ -122,7 +121,7 @@ def status_table(sweep: SweepState, *, max_rows: int | None = None) -> Table:
     shown = list(statuses)
     if max_rows is not None and len(shown) > max_rows:
         # Rank by state, as a stable sort, then back to plan order.
-        rank = {"running": 0, "failed": 1, "interrupted": 1, "queued": 2, "waiting": 2, "stopped": 3, "done": 3}
+        rank = {"running": 0, "failed": 1, "interrupted": 1, "queued": 2, "waiting": 2, "done": 3}
         chosen = set(sorted(shown, key=lambda name: rank[sweep.states[name]])[: max(max_rows, 1)])
         shown = [name for name in shown if name in chosen]
     hidden = len(statuses) - len(shown)
@@ -158,7 +157,7 @@ def print_plan(sweep: SweepState, hours: Mapping[str, str] | None = None, captio
 
 
 def print_result(sweep: SweepState) -> None:
-    """The table of all runs, then why some failed, were interrupted or stopped."""
+    """The table of all runs, then why some failed or were interrupted."""
     console = _stdout()
     console.print(status_table(sweep))
     for name, reason in sweep.reasons.items():
@@ -170,7 +169,7 @@ def headline(sweep: SweepState, statuses: Mapping[str, RunStatus]) -> str:
     """`3 done, 2 running; 41% of 262,144 rollouts; 1.25 device-hours; 9,000 rollouts/s, about 0:12:30 left`."""
     states = list(sweep.states.values())
     parts = [f"{states.count(state)} {state}" for state in STYLES if state in states]
-    ended = ("done", "failed", "stopped")
+    ended = ("done", "failed")
     total = sum(config.planned_compute for config in sweep.runs.values())
     spent = sum(status.compute for status in statuses.values())
     text = f"{', '.join(parts)}; {spent / max(total, 1):.0%} of {total:,} rollouts"

@@ -190,7 +190,7 @@ def test_watching_books_what_ends_and_cancel_and_requeue_take_the_whole_jobset(c
     assert set(server.objects) == {names[0]}
     assert books.read_state(runs_of(0, 1), root).states["seed=1"] == "interrupted"
     server.objects[names[0]]["status"] = {"replicatedJobsStatus": [{"name": "learners", "active": 1}]}
-    watcher = scheduled._Scheduled(books.read_state(runs_of(0), root), found, keep_stopped=False)
+    watcher = scheduled._Scheduled(books.read_state(runs_of(0), root), found)
     assert watcher.look() == [] and books.read_state(runs_of(0), root).states == {"seed=0": "running"}
     failed = {"type": "Failed", "status": "True", "message": "learners failed with exit code 2"}
     server.objects[names[0]]["status"] = {"conditions": [failed]}

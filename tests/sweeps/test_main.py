@@ -43,7 +43,7 @@ def test_plan_starts_nothing(tmp_path):
         ),
         ([*SWEEP, "--workdir=w", "--executor=slurm", "--kubernetes=f"], "--kubernetes goes with --executor=kubernetes"),
         ([*SWEEP, "--workdir=w", "--topology=h200:1x8"], "--topology goes with `sweep plan`"),
-        ([*SWEEP, "--workdir=w", "--stop_hopeless=0.7"], "0.7"),
+        ([*SWEEP, "--workdir=w", "--max_device_hours=-1"], "--max_device_hours"),
     ],
 )
 def test_flags_that_do_not_go_together(arguments, message):

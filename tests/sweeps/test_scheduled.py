@@ -147,7 +147,7 @@ def test_a_job_that_is_gone_without_a_word_has_failed(cluster):
     job = job_of(root, "seed=0")
     processes.wait_until(lambda: not scheduler.active([job]), "SLURM sees it", seconds=30)
     assert state(root, "seed=0") == "running"
-    watcher = scheduled._Scheduled(books.read_state(runs_of(0), root), scheduler, keep_stopped=False)
+    watcher = scheduled._Scheduled(books.read_state(runs_of(0), root), scheduler)
     watcher.jobs = {"seed=0": job}
     assert watcher.look() == ["seed=0"]
     assert books.read_state(runs_of(0), root).reasons["seed=0"].startswith(f"job {job} is gone without a word")

@@ -1,9 +1,8 @@
-"""What ends a sweep of this machine early: a spent budget, and curves that cannot matter any more."""
+"""A spent budget ends a sweep of this machine early."""
 
 import json
 import pathlib
 import subprocess
-import sys
 import types
 
 import numpy as np
@@ -13,7 +12,7 @@ from isocompute_jax.experiment.config import EvaluationConfig, RunConfig
 from isocompute_jax.fit.curves.forms import hill
 from isocompute_jax.plan.roofline import Range
 from isocompute_jax.records import run_files
-from isocompute_jax.sweeps import books, estimate, executor, grid, watch
+from isocompute_jax.sweeps import books, estimate, executor, grid
 from isocompute_jax.sweeps.watch import Limits
 from tests.launch.processes import wait_until
 
@@ -69,37 +68,6 @@ def test_a_spent_budget_interrupts_workers_and_starts_none(tmp_path, monkeypatch
     assert len(result.interrupted) == 4 and not result.failed
     state = books.read_state(books.planned_runs(tmp_path), tmp_path)
     assert "running" not in state.states.values()
-
-
-@pytest.mark.slow
-def test_hopeless_runs_stop_and_stay_so_as_long_as_they_are_asked_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(executor, "Worker", EndlessWorker)
-    monkeypatch.setattr(executor, "check_directories", lambda *_: None)
-    small, large = [run for run in RUNS if run.config.group_size == 2], [r for r in RUNS if r.config.group_size == 32]
-    for run in small:
-        write_logs(tmp_path, run, 0.8, 0.3)  # by its evaluations; 35% of its compute
-    for run in large:
-        write_logs(tmp_path, run, 1.0, 0.8)
-        (tmp_path / run.name / run_files.DONE).touch()
-    result = executor.run_sweep(RUNS, tmp_path, num_workers=1, cores=[0], limits=Limits(stop_hopeless=0.01))
-    assert result.stopped == tuple(run.name for run in small)
-    assert result.done == tuple(run.name for run in large) and not result.interrupted and not result.halted
-    reason = books.read_state(RUNS, tmp_path).reasons[small[0].name]
-    assert "n = 2 is the best beyond C = " in reason and reason.endswith("below --stop_hopeless=0.01")
-    again = executor.run_sweep(RUNS, tmp_path, num_workers=1, cores=[0], limits=Limits(stop_hopeless=0.01))
-    assert again.stopped == result.stopped
-    assert executor.open_state(RUNS, tmp_path).names("waiting") == result.stopped  # without the flag they go on
-
-
-@pytest.mark.slow
-def test_too_little_to_fit_stops_nothing(tmp_path):
-    write_logs(tmp_path, RUNS[0], 0.9, 0.3)  # one configuration alone
-    command = [sys.executable, "-m", watch.PROGRAM, str(tmp_path), "262144", "avg@4", "validation"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, json.loads(done.stdout)) == (0, [])
-    state = books.read_state(RUNS, tmp_path / "empty")
-    with watch.Watch(state, Limits(stop_hopeless=0.01)) as found:
-        assert found.look() == {} and not state.halted
 
 
 def test_device_hours_of_what_has_run_and_of_what_was_compiled(tmp_path, monkeypatch):
