@@ -44,9 +44,9 @@ def main() -> None:
     use_compile_cache(command.compile_cache)
     where = RUNS.value, OUT.value
     if ANALYSIS.value == "frontier":
-        written = analyse(*where, options(), png=command.png, progress=True)
+        written = analyse(*where, options(), png=command.png)
     else:
-        written = write_law(*where, read_options(), law_options(), png=command.png, progress=True)
+        written = write_law(*where, read_options(), law_options(), png=command.png)
     if command.tables and written.tables:
         say(written.tables, end="\n\n")
     say(written.text)

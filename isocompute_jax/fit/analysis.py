@@ -31,9 +31,7 @@ BEFORE = 1e-3
 """Share of the first compute at which nothing is trained yet."""
 
 
-def analyze(
-    data: Any, options: AnalysisOptions | None = None, *, questions: bool = True, progress: bool = False
-) -> SweepResult:
+def analyze(data: Any, options: AnalysisOptions | None = None, *, questions: bool = True) -> SweepResult:
     """From learning curves to how to spend a budget; writes nothing.
 
     Args:
@@ -41,7 +39,6 @@ def analyze(
         directories, folders of them, tables (.csv, .jsonl, .parquet) or globs.
       options: what is read, and which budgets are asked for; None for the defaults.
       questions: whether the questions beside the answer are asked too.
-      progress: show how far reading is, on stderr.
 
     Raises:
       InputError: there is nothing that could be analysed; it names the flag, file or column.
@@ -50,7 +47,7 @@ def analyze(
     if isinstance(data, str | os.PathLike):
         data = [data]
     sources = data if isinstance(data, MemoryTable) or _are_paths(data) else memory_table(data)
-    runs, notes = read_curves(sources, options.read, progress=progress)
+    runs, notes = read_curves(sources, options.read)
     return analyse_curves(runs, options, notes=notes, questions=questions)
 
 
@@ -223,9 +220,6 @@ def _band(group: ConfigurationRuns, metric: str, k: int, sweep: DrawnSweep) -> C
     mean, run, compute = sweep.draws.mean[k], sweep.draws.run[k], sweep.draws.compute
     low, high = np.quantile(mean, [0.025, 0.975], axis=0)
     run_low, run_high = np.quantile(run, [0.025, 0.975], axis=0)
-    inside = compute <= sweep.ends[k] * 1.001
-    expected = np.where(inside, mean.mean(axis=0), -np.inf)
-    peak, last = int(expected.argmax()), int(np.flatnonzero(inside)[-1])
     points, seeds = [], []
     for run_curve in group.runs:
         if metric in run_curve.columns:
@@ -243,6 +237,4 @@ def _band(group: ConfigurationRuns, metric: str, k: int, sweep: DrawnSweep) -> C
         high=high[1:],
         run_low=run_low[1:],
         run_high=run_high[1:],
-        rose=float(np.mean(mean[:, peak] > mean[:, 0])),
-        fell=float(np.mean(mean[:, last] < mean[:, peak])),
     )

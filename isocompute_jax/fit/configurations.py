@@ -219,20 +219,10 @@ class Curve:
         return np.isfinite(self.per_seed).sum(axis=0)
 
     @property
-    def seed_by_seed(self) -> np.ndarray:
-        """[E] numbers of the points, those of each pooled seed together; in order of compute of a mean."""
-        return np.argsort(np.isfinite(self.per_seed).argmax(axis=0), kind="stable")
-
-    @property
     def series(self) -> list[np.ndarray]:
         """[E] bool each: the points of each pooled seed, or all points of a mean; each in order of compute."""
         known = np.isfinite(self.per_seed)
         return list(known) if self.pooled else [np.ones(len(self.compute), bool)]
-
-    def of_seed(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Compute and reward of the evaluations of one seed, by its number among `seeds`."""
-        own = np.isfinite(self.per_seed[number])
-        return self.compute[own], self.per_seed[number, own]
 
     def only(self, kept: np.ndarray) -> Curve:
         """The curve at some of its evaluations, `kept` [E] bool or their numbers."""

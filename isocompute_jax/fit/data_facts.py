@@ -62,7 +62,6 @@ def data_facts(
         left_out_runs=notes.runs,
         notes=notes.texts,
         only_scheduled=only_scheduled,
-        seeds_agree=sweep.agree,
     )
 
 

@@ -49,14 +49,13 @@ def analyse(
     before: Sequence[Section] = (),
     after: Callable[[SweepResult], Sequence[Section]] = lambda _: (),
     png: bool = False,
-    progress: bool = False,
 ) -> Written:
     """Analyses the runs below `runs` (see `analyze`) and writes everything into `out` (see `write`).
 
     Raises:
       InputError: nothing usable was found, or `out` is not a directory.
     """
-    result = analyze([os.fspath(root) for root in runs], options, progress=progress)
+    result = analyze([os.fspath(root) for root in runs], options)
     return write(result, out, png=png, before=before, after=after(result))
 
 
@@ -103,13 +102,12 @@ def write_law(
     options: LawOptions,
     *,
     png: bool = False,
-    progress: bool = False,
 ) -> Written:
     """Fits a law to the runs below `runs`, and writes summary.json, its tables, its picture, and report.html."""
     from isocompute_jax.fit.report.figures import draw_law
     from isocompute_jax.fit.report.page import render_law
 
-    curves, notes = read_curves([os.fspath(root) for root in runs], read, progress=progress)
+    curves, notes = read_curves([os.fspath(root) for root in runs], read)
     result = fit_law(curves, options)
     result = dataclasses.replace(result, notes=(*notes.texts, *result.notes))
     first = {

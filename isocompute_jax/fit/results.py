@@ -19,9 +19,6 @@ from isocompute_jax.fit.plain_data import INLINE, INTERNAL
 Interval = tuple[float, float]
 Verdict = Literal["clear", "no matter", "open"]
 Reason = Literal["", "not run this far", "too noisy to tell", "the data disagree", "one seed", "one configuration"]
-Trend = Literal["rise", "no rise"]
-
-UNKNOWN: Interval = (math.nan, math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +88,8 @@ class DataFacts:
     common_end: float  # compute that every configuration reaches
     held_out: bool | None  # whether the metric is of problems that are not trained on; None where nothing says
     equal: Literal["compute", "steps", "neither"]  # in which unit the runs end together
-    varies: tuple[
-        str, ...
-    ]  # what differs between configurations: "group_size", "problems_per_batch", "learning_rate", ...
-    trend: Trend  # whether any configuration rose
+    varies: tuple[str, ...]  # what differs between configurations: "group_size", "learning_rate", ...
+    trend: Literal["rise", "no rise"]  # whether any configuration rose
     gain: Interval  # 95% interval of the largest gain over the first level of any configuration
     fallen: tuple[Configuration, ...]  # whose reward ends clearly below its best
     curves: bool  # whether runs have enough evaluations (three or more) for curves
@@ -102,7 +97,6 @@ class DataFacts:
     left_out_runs: int
     notes: tuple[str, ...]  # sentences on what was left out, joined or numbered, with the count and the cause
     only_scheduled: bool = False  # whether no run has a fixed n: each schedule then counts as a configuration
-    seeds_agree: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +113,6 @@ class CurveBand:
     high: np.ndarray  # [P]
     run_low: np.ndarray  # [P] 95%, of one run
     run_high: np.ndarray  # [P]
-    rose: float  # share of draws in which its best reward exceeds its first level
-    fell: float  # share of draws in which it ends below its best by more than 0.01 of the range
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

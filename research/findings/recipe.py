@@ -13,7 +13,7 @@ import numpy as np
 from isocompute_jax.fit import SweepResult
 from isocompute_jax.fit.configurations import group_runs
 from isocompute_jax.fit.engine import fit_sweep
-from isocompute_jax.fit.questions.answers import DRAWS, best_of_draws, stopped
+from isocompute_jax.fit.questions.answers import DRAWS, stopped
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
 from research.findings import shapes, statistics
 from research.findings.chapter import (
@@ -175,7 +175,7 @@ def of_draws(result: SweepResult) -> tuple[float, float]:
     assert model is not None and result.optimal is not None  # several n, evaluated often
     budgets, sizes = result.optimal.budgets, np.array([group.configuration.group_size for group in groups])
     (rollouts,) = {group.configuration.rollouts_per_step for group in groups}
-    best = best_of_draws(stopped(model.curves(budgets, draws=DRAWS).mean))
+    best = stopped(model.curves(budgets, draws=DRAWS).mean).argmax(axis=0)
     (ahead,) = shapes.sigmoid_ahead(budgets / rollouts, result.optimal.group_size[None], sizes.tolist())
     drawn = shapes.sigmoid_ahead(budgets / rollouts, sizes[best], sizes.tolist())
     return float(ahead), float(np.mean(drawn > 0))

@@ -298,10 +298,11 @@ def test_evaluations_of_seeds_on_different_grids_are_pooled(second):
     curve = curve_of(one, two)
     assert curve.pooled and curve.seeds == (0, 3)
     assert curve.compute.tolist() == sorted((0, *first, *second)) and curve.count.tolist() == [1] * len(curve.compute)
-    for number, expected in enumerate((((0, *first), (0.02, 0.1, 0.2, 0.3, 0.4)), (second, reward))):
-        np.testing.assert_array_equal(np.stack(curve.of_seed(number)), expected)
-    together = curve.only(curve.seed_by_seed)
-    assert together.compute.tolist() == [0, *first, *second] and together.pooled
+    for own, expected in zip(
+        curve.per_seed, (((0, *first), (0.02, 0.1, 0.2, 0.3, 0.4)), (second, reward)), strict=True
+    ):
+        known = np.isfinite(own)
+        np.testing.assert_array_equal((curve.compute[known], own[known]), expected)
     alone = average_seeds(group_runs([one, two])[0][0], "avg@4", seed=3)
     assert alone is not None and alone.compute.tolist() == list(second) and not alone.pooled
 
@@ -313,7 +314,8 @@ def test_a_seed_that_broke_off_or_began_late_takes_nothing_from_the_others(short
     rewards = tuple(0.3 + 0.1 * i for i in range(len(short)))
     curve = curve_of(run(seed=0, **full), run(seed=1, **full), run(seed=2, compute=short, reward=rewards))
     assert curve.pooled and curve.seeds == (0, 1, 2) and len(curve.compute) == 10 + len(short)
-    np.testing.assert_array_equal(np.stack(curve.of_seed(2)), (short, rewards))
+    known = np.isfinite(curve.per_seed[2])
+    np.testing.assert_array_equal((curve.compute[known], curve.per_seed[2, known]), (short, rewards))
 
 
 def test_runs_of_tables_that_ended_early_are_one_sentence():

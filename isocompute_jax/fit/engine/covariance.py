@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = np.ndarray | jax.Array
+Array = Any
+"""NumPy outside of the compiled likelihood, JAX inside."""
 
 SQRT3, SQRT5 = 3.0**0.5, 5.0**0.5
 
@@ -31,10 +32,10 @@ NAMES = (
     "unlike",
 )
 """Hyper-parameters; standard deviations are shares of the range, lengths are in ln C, distances in octaves of n.
-`unlike` multiplies how far the saturating curves of configurations lie apart under their prior."""
+`unlike` multiplies how far configurations lie apart under their prior, in the saturating form and around it."""
 
-PRIOR_MEDIAN = np.log([0.03, 2.0, 0.007, 2.0, 2.5, 0.012, 1.5, 0.01, 0.8])
-PRIOR_SD = np.array([0.7, 0.5, 0.8, 0.5, 0.6, 0.6, 0.6, 0.6, 0.4])
+PRIOR_MEDIAN = np.log([0.03, 2.0, 0.01, 2.0, 2.5, 0.012, 1.5, 0.01, 0.5])
+PRIOR_SD = np.array([0.7, 0.5, 0.8, 0.5, 0.6, 0.6, 0.6, 0.6, 1.2])
 """Log-normal priors of the hyper-parameters, in the order of `NAMES`."""
 
 
@@ -68,10 +69,8 @@ def coordinates(
 ) -> Coordinates:
     """Coordinates of N points: `compute` [N], their configurations' `features` [N, F] and ends `own_end` [N]."""
     at = log_compute(compute, unit)
-    shared = _held(at, log_compute(np.asarray(end), unit))
-    return Coordinates(
-        shared, _held(at, log_compute(own_end, unit)), seed_taper(compute, unit), taper(compute, unit), features
-    )
+    shared, own = (_held(at, log_compute(np.asarray(each), unit)) for each in (end, own_end))
+    return Coordinates(shared, own, seed_taper(compute, unit), taper(compute, unit), features)
 
 
 def _held(at: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -105,7 +104,7 @@ def departures(hyper: Array, left: Coordinates, right: Coordinates) -> Array:
     apart = numpy.sqrt(numpy.sum((left.features[:, None] - right.features[None]) ** 2, axis=-1) + 1e-18)
     shared = matern5(abs(left.shared[:, None] - right.shared[None]) / shared_length)
     own = matern5(abs(left.own[:, None] - right.own[None]) / own_length) * matern3(apart / distance)
-    return left.taper[:, None] * right.taper[None] * (shared_sd**2 * shared + own_sd**2 * own)
+    return left.taper[:, None] * right.taper[None] * (shared_sd**2 * shared + (own_sd * numpy.exp(hyper[8])) ** 2 * own)
 
 
 def between_seeds(hyper: Array, left: tuple[Array, Array], right: tuple[Array, Array]) -> Array:

@@ -38,6 +38,7 @@ class SweepData(NamedTuple):
     contrast_noise: np.ndarray  # [Q, E] variance of the evaluations' noise, over that of one evaluation; inf: no data
     features: np.ndarray  # [K, F] places of the configurations, one octave apart where n is doubled
     trends: np.ndarray  # [K, T] the features that have an order, centred
+    step_octaves: np.ndarray  # [K] octaves of rollouts per step, centred; zeros where they are unknown
     ends: np.ndarray  # [K] largest compute of a configuration; NaN without evaluations
     unit: float  # least compute after the base model's
     seeds: np.ndarray  # [K] number of seeds
@@ -58,7 +59,7 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
     most = max(LEAST_BINS, MOST_POINTS // known)
     binned = [_binned(own, most) if own else None for own in series]
     places = [(k, each) for k, each in enumerate(binned) if each is not None]
-    features, trends = place([group.configuration for group in groups])
+    features, trends, step_octaves = place([group.configuration for group in groups])
     return SweepData(
         owner=np.concatenate([np.full(len(compute), k) for k, (compute, _, _) in places]),
         compute=np.concatenate([compute for _, (compute, _, _) in places]),
@@ -68,6 +69,7 @@ def observe(groups: Sequence[ConfigurationRuns], metric: str, reward_range: tupl
         **_contrasts([each for _, each in places]),
         features=features,
         trends=trends,
+        step_octaves=step_octaves,
         ends=np.array([max((float(compute.max()) for compute, _ in own), default=np.nan) for own in series]),
         unit=unit,
         seeds=np.array([len(own) for own in series]),
@@ -151,8 +153,10 @@ def _padded(rows: Sequence[np.ndarray], width: int, value: float) -> np.ndarray:
     return np.array([np.pad(row, (0, width - len(row)), constant_values=value) for row in rows]).reshape(-1, width)
 
 
-def place(configurations: Sequence[Configuration]) -> tuple[np.ndarray, np.ndarray]:
-    """Features [K, F] whose distances say how unlike configurations are, and those with an order, centred [K, T].
+def place(configurations: Sequence[Configuration]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features [K, F] whose distances say how unlike configurations are, those with an order [K, T], rollouts per step.
+
+    The last two, [K, T] and octaves [K], are centred.
 
     Numbers above 0 that all configurations have count in octaves; whatever else differs stands `MISMATCH` apart.
     """
@@ -177,4 +181,7 @@ def place(configurations: Sequence[Configuration]) -> tuple[np.ndarray, np.ndarr
         for one in dict.fromkeys(map(str, values)):
             features.append(np.array([MISMATCH / np.sqrt(2) * (str(value) == one) for value in values]))
     count = len(configurations)
-    return np.array(features).reshape(-1, count).T, np.array(ordered).reshape(-1, count).T
+    rollouts = np.array([each.rollouts_per_step or 0 for each in configurations], float)
+    step_octaves = np.log2(rollouts) if rollouts.all() else np.zeros(count)
+    features, trends = (np.array(values).reshape(-1, count).T for values in (features, ordered))
+    return features, trends, step_octaves - step_octaves.mean()

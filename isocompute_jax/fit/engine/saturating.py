@@ -18,6 +18,9 @@ from isocompute_jax.fit.engine.observations import SweepData
 Spread = tuple[float, float, float, float]
 """Prior of one kind of parameter over configurations: its mean, and the standard deviations of the shared level, of the
 slope per octave, and of a configuration's own departure."""
+LATER = 0.35
+"""Expected slope of ln M per octave of rollouts per step, half of ln 2: it is ln 2 where progress is by steps, and 0
+where it is by rollouts."""
 GAIN: Spread = (0.25, 0.2, 0.04, 0.05)
 MIDPOINT: Spread = (0.6, 1.0, 0.35, 0.35)
 """Of ln(M / first compute); the mean is a share of the span of the data in ln C."""
@@ -35,9 +38,14 @@ TINY = 1e-8
 class Prior(NamedTuple):
     """Normal prior of (gains, ln midpoints, ln steepnesses, floor) of K configurations, D = 3 K + 1."""
 
-    mean: np.ndarray  # [D]
+    mean: np.ndarray  # [D] where `unlike` is 0
+    trend: np.ndarray  # [D] what an `unlike` of 1 adds to it
     common: np.ndarray  # [D, D] covariance of what all configurations share
     apart: np.ndarray  # [D, D] of trends and departures, where the hyper-parameter `unlike` is 1
+
+    def expected(self, hyper: np.ndarray) -> np.ndarray:
+        """[D] the mean under hyper-parameters."""
+        return self.mean + np.exp(hyper[8]) * self.trend
 
     def covariance(self, hyper: np.ndarray) -> np.ndarray:
         """[D, D] of all of it."""
@@ -58,7 +66,9 @@ def prior(observations: SweepData) -> Prior:
         common[block, block] = level**2 + TINY * np.eye(count)
         unlike[block, block] = slope**2 * trends + own**2 * alike
     mean[-1], common[-1, -1] = first_level(observations), FLOOR_SD**2
-    return Prior(mean, common, unlike)
+    trend = np.zeros(3 * count + 1)
+    trend[count : 2 * count] = LATER * observations.step_octaves
+    return Prior(mean, trend, common, unlike)
 
 
 def first_level(observations: SweepData) -> float:

@@ -35,6 +35,9 @@ DRAWS = 512
 SEED_SD, SEED_FREEDOM = 0.015, 4.0
 """Prior of the standard deviation between seeds, as a share of the range, and how many seeds it counts for."""
 
+RISE, RISE_SD = 0.8, 0.5
+"""Median and log standard deviation of how far curves rise beyond their data, over what the saturating form says: other
+forms saturate sooner. One draw for all configurations."""
 PAD = 32
 """Arrays are padded to multiples of this, so that few programs are compiled."""
 
@@ -51,7 +54,8 @@ class SweepDraws(NamedTuple):
 class _Padded(NamedTuple):
     """What the likelihood is computed from: arrays of padded sizes, `used` marks what counts."""
 
-    residual: np.ndarray  # [N] reward minus the expectation of the linearised form under its prior
+    residual: np.ndarray  # [N] reward minus the linearised form at its prior's mean
+    trend: np.ndarray  # [N] what of it is expected where `unlike` is 1
     common: np.ndarray  # [N, N] covariance of the linearised form, of what all configurations share
     apart: np.ndarray  # [N, N] and of what they do not, where `unlike` is 1
     places: Coordinates
@@ -119,7 +123,8 @@ def _fitted(
 ) -> SweepModel:
     """Searches the hyper-parameters under the saturating form linearised at its mode, which moves with them."""
     prior = saturating.prior(observations)
-    parameters, hyper = prior.mean, covariance.PRIOR_MEDIAN.copy()
+    hyper = covariance.PRIOR_MEDIAN.copy()
+    parameters = prior.expected(hyper)
     for _ in range(ROUNDS):
         parameters = _mode(observations, hyper, prior, parameters)
         padded = _padded(observations, parameters, prior)
@@ -166,12 +171,12 @@ def _data_covariance(observations: SweepData, hyper: np.ndarray) -> np.ndarray:
 def _mode(observations: SweepData, hyper: np.ndarray, prior: Prior, start: np.ndarray) -> np.ndarray:
     """The parameters of largest posterior density given hyper-parameters, by damped Gauss-Newton steps."""
     factor = scipy.linalg.cho_factor(_data_covariance(observations, hyper), lower=True)
-    precision = np.linalg.inv(prior.covariance(hyper))
+    precision, expected = np.linalg.inv(prior.covariance(hyper)), prior.expected(hyper)
     log_ratio = _log_ratio(observations.compute, observations.unit)
 
     def look(at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         value, slope = saturating.linearised(at, observations.owner, log_ratio)
-        residual, away = observations.reward - value, at - prior.mean
+        residual, away = observations.reward - value, at - expected
         weighted = scipy.linalg.cho_solve(factor, np.column_stack([residual, slope]))
         loss = 0.5 * (residual @ weighted[:, 0] + away @ precision @ away)
         return loss, slope.T @ weighted[:, 0] - precision @ away, slope.T @ weighted[:, 1:] + precision
@@ -206,6 +211,7 @@ def _padded(observations: SweepData, parameters: np.ndarray, prior: Prior) -> _P
     compute = np.pad(observations.contrast_compute, around)
     return _Padded(
         residual=np.pad(observations.reward - value - slope @ (prior.mean - parameters), rows),
+        trend=np.pad(slope @ prior.trend, rows),
         common=np.pad(slope @ prior.common @ slope.T, wide),
         apart=np.pad(slope @ prior.apart @ slope.T, wide),
         places=Coordinates(
@@ -252,7 +258,8 @@ def _log_density(residual: Array, spread: Array, used: Array) -> jax.Array:
 def _loss(hyper: Array, data: _Padded) -> jax.Array:
     """Minus the log posterior density of hyper-parameters, of the means and of the contrasts between seeds."""
     spread = data.common + jnp.exp(2 * hyper[8]) * data.apart + _spread(hyper, data.places, data.overlap)
-    means = _log_density(data.residual, spread + jnp.diag(jnp.exp(2 * hyper[7]) * data.noise), data.used)
+    residual = data.residual - jnp.exp(hyper[8]) * data.trend
+    means = _log_density(residual, spread + jnp.diag(jnp.exp(2 * hyper[7]) * data.noise), data.used)
 
     def contrast(at: Array, taper: Array, value: Array, noise: Array) -> jax.Array:
         used = jnp.isfinite(noise)
@@ -321,16 +328,17 @@ def _with_untried(model: SweepModel, untried: tuple[Configuration, ...]) -> Swee
     if not untried:
         return model
     seen = model.observations
-    features, trends = place([*model.configurations, *untried])
+    features, trends, step_octaves = place([*model.configurations, *untried])
     shift = trends[: len(seen.ends)].mean(axis=0, keepdims=True)
     count, tried = len(features), len(seen.ends)
     observations = seen._replace(
         features=features,
         trends=trends - shift,
+        step_octaves=step_octaves - step_octaves[: len(seen.ends)].mean(),
         ends=np.concatenate([seen.ends, np.full(len(untried), np.nan)]),
         seeds=np.concatenate([seen.seeds, np.zeros(len(untried), seen.seeds.dtype)]),
     )
-    parameters = saturating.prior(observations).mean.copy()
+    parameters = saturating.prior(observations).expected(model.hyper)
     for i in range(3):
         parameters[i * count : i * count + tried] = model.parameters[i * tried : (i + 1) * tried]
     parameters[-1] = model.parameters[-1]
@@ -358,7 +366,7 @@ def _block(
     weighted = scipy.linalg.cho_solve(factor, np.column_stack([seen.reward - value, slope]))
     curvature = slope.T @ weighted[:, 1:] + precision
     centre = model.parameters + np.linalg.solve(
-        curvature, slope.T @ weighted[:, 0] - precision @ (model.parameters - prior.mean)
+        curvature, slope.T @ weighted[:, 0] - precision @ (model.parameters - prior.expected(hyper))
     )
     root = np.linalg.cholesky(np.linalg.inv(curvature))
     parameters = centre + rng.normal(size=(draws, len(centre))) @ root.T
@@ -371,6 +379,8 @@ def _block(
     gain = scipy.linalg.cho_solve(factor, cross.T).T
     left = covariance.departures(hyper, wanted, wanted) - gain @ cross.T
     form = saturating.saturating(parameters, owner, _log_ratio(at, seen.unit))
+    held = saturating.saturating(parameters, owner, _log_ratio(np.minimum(at, own_end[owner]), seen.unit))
+    form = held + RISE * np.exp(RISE_SD * rng.normal(size=(draws, 1))) * (form - held)
     residual = seen.reward - saturating.saturating(parameters, seen.owner, seen_ratio)
     curves = form + residual @ gain.T + rng.normal(size=(draws, len(at))) @ _root(left).T
 

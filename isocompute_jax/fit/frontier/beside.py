@@ -11,8 +11,6 @@ from isocompute_jax.fit.configurations import ConfigurationRuns
 from isocompute_jax.fit.engine import SweepModel
 from isocompute_jax.fit.results import ScheduleResult
 
-DRAWS = 512
-
 
 def beside_fixed(scheduled: Sequence[ConfigurationRuns], model: SweepModel, metric: str) -> tuple[ScheduleResult, ...]:
     """Compares the mean of each schedule's seeds, where the shortest ends, with the best fixed n there."""
@@ -31,7 +29,7 @@ def _beside(group: ConfigurationRuns, model: SweepModel, metric: str) -> Schedul
     end = min(float(compute[-1]) for compute, _ in points)
     ends = np.array([np.interp(np.log(end), np.log(compute), reward) for compute, reward in points])
     grid = np.geomspace(min(model.observations.unit, end), end, 24)
-    draws = model.curves(grid, draws=DRAWS)
+    draws = model.curves(grid)
     expected = draws.mean.mean(axis=1)
     reached = model.observations.ends >= 0.9 * end
     if not reached.any():

@@ -37,18 +37,19 @@ def next_runs(model: SweepModel, sweep: DrawnSweep, budget: float, count: int) -
     values = rewards(wider, found)
     values = np.where(np.isfinite(values), values, values[np.isfinite(values)].min())
     candidates = [k for k in range(len(wider.configurations)) if not wider.steps_at[k] > budget]
-    measured = {k: _measured(wider, k, budget) for k in candidates}
-    chosen: list[np.ndarray] = []
+    counts, chosen = dict.fromkeys(candidates, 0), []
     proposed: list[NextRun] = []
     loss = float((values.max(axis=0) - values[values.mean(axis=1).argmax()]).mean())
     for _ in range(count):
-        after = [_loss_after(values, [*chosen, measured[k]]) for k in candidates]
+        measured = [_measured(wider, k, budget, counts[k]) for k in candidates]
+        after = [_loss_after(values, [*chosen, each]) for each in measured]
         best = int(np.argmin(after))  # every run goes to the budget, and costs the same
         if loss - after[best] < LEAST_GAIN * sweep.width:
             break
         configuration = wider.configurations[candidates[best]]
         proposed.append(NextRun(configuration, budget, 1, budget, loss, after[best]))
-        chosen.append(_again(measured[candidates[best]], len(chosen)))
+        chosen.append(measured[best])
+        counts[candidates[best]] += 1
         loss = after[best]
     return _merged(proposed)
 
@@ -75,17 +76,13 @@ def _with_neighbours(model: SweepModel, sweep: DrawnSweep, budget: float) -> Dra
     )
 
 
-def _measured(sweep: DrawnSweep, k: int, budget: float) -> np.ndarray:
-    """What each draw [S] says that one further run of a configuration would measure at the budget."""
+def _measured(sweep: DrawnSweep, k: int, budget: float, number: int) -> np.ndarray:
+    """What each draw [S] says that one more run, after `number` of these, would measure at the budget."""
     place = int(np.flatnonzero(sweep.draws.compute <= budget * 1.001)[-1])
-    noise = np.random.default_rng(k).normal(size=len(sweep.draws.noise)) * sweep.draws.noise
-    return sweep.draws.run[k, :, place] + noise
-
-
-def _again(measured: np.ndarray, number: int) -> np.ndarray:
-    """The same measurement with a little noise, so that a second seed of a configuration is no copy of the first."""
-    noise = np.random.default_rng(1000 + number).normal(size=len(measured))
-    return measured + 0.1 * measured.std() * noise
+    noise = np.random.default_rng([k, number]).normal(size=len(sweep.draws.noise)) * sweep.draws.noise
+    mean, run = sweep.draws.mean[k, :, place], sweep.draws.run[k, :, place]
+    # Departures are drawn independently of the mean: in another order they are those of another run.
+    return mean + np.roll(run - mean, number) + noise
 
 
 def _loss_after(values: np.ndarray, runs: Sequence[np.ndarray]) -> float:

@@ -44,16 +44,6 @@ def stopped(mean: np.ndarray) -> np.ndarray:
     return np.take_along_axis(mean, at[:, None, :], axis=2)
 
 
-def best_of_draws(rewards: np.ndarray) -> np.ndarray:
-    """[S, P] number of the best configuration of each draw, by rewards [K, S, P]."""
-    return rewards.argmax(axis=0)
-
-
-def advised(rewards: np.ndarray) -> np.ndarray:
-    """[P] number of the configuration of the least expected regret, which is that of the highest mean of the draws."""
-    return rewards.mean(axis=1).argmax(axis=0)
-
-
 def size_ends(draws: np.ndarray) -> tuple[float, float]:
     """The interval of 95% of the draws [S] of a number that takes the values of a grid: its ends are of the grid."""
     low, high = np.percentile(draws, PERCENTILES, method="nearest")

@@ -25,14 +25,14 @@ from isocompute_jax.fit.questions.answers import (
     DRAWS,
     Question,
     QuestionResult,
-    advised,
-    best_of_draws,
     common_budgets,
     line,
     size_ends,
     stopped,
 )
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
+from isocompute_jax.fit.read.reader import shared_length
+from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 
@@ -113,7 +113,7 @@ def _compare(
             continue
         rewards = stopped(model.curves(compute, draws=DRAWS).mean)
         each = np.log2([group.configuration.group_size for group in own])
-        best, lead = best_of_draws(rewards), advised(rewards)
+        best, lead = rewards.argmax(axis=0), rewards.mean(axis=1).argmax(axis=0)  # [S, P], [P]
         reward = rewards[lead, :, np.arange(len(compute))].T  # [S, P]
         key = {**names, "metric": metric} if len(metrics) > 1 else dict(names)
         rows.append(key | _row(own, metric, rewards, lead, reward))
@@ -151,7 +151,7 @@ def _row(
 ) -> dict[str, Any]:
     """What one part gives at the last budget: n*, its reward, and the gain over the base model where that is known."""
     sizes = np.array([group.configuration.group_size for group in groups])
-    best = best_of_draws(rewards)[:, -1]
+    best = rewards[:, :, -1].argmax(axis=0)
     row = {
         "group_size": int(sizes[lead[-1]]),
         "group_size_95": size_ends(sizes[best]),
@@ -229,14 +229,6 @@ def _told(name: str, more: str) -> str:
     return f"{name} ({more})" if name and more else name or more
 
 
-def scale(count: int) -> str:
-    """A number of parameters: `1.5B`, `135M`, `96k`."""
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{letter}"
-    return str(count)
-
-
 def short_names(paths: Iterable[str]) -> dict[str, str]:
     """Path -> its parts without those that all paths begin or end with: `hard` of `curated/hard/train.jsonl`.
 
@@ -246,15 +238,10 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     parts = {path: path.rstrip("/").split("/") for path in paths}
     if len(parts) == 1:
         return {path: _stem(own[-1]) for path, own in parts.items()}
-    start = _shared(list(parts.values()))
-    end = _shared([own[start:][::-1] for own in parts.values()])
+    start = shared_length(list(parts.values()))
+    end = shared_length([own[start:][::-1] for own in parts.values()])
     return {path: _stem("/".join(own[start : len(own) - end])) or path for path, own in parts.items()}
 
 
 def _stem(name: str) -> str:
     return name.removesuffix(".jsonl").removesuffix(".parquet")
-
-
-def _shared(sequences: Sequence[Sequence[str]]) -> int:
-    """How many of their first parts all have in common."""
-    return sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*sequences, strict=False)))

@@ -9,12 +9,11 @@ is reported with its file and line and left out; the rest is read.
 from isocompute_jax.fit.read.notices import Notes
 from isocompute_jax.fit.read.read_options import ReadOptions, parse_columns
 from isocompute_jax.fit.read.reader import TRAIN_REWARD, read_curves
-from isocompute_jax.fit.read.run_curve import MAX_POINTS, SOLVE_SHARES, RunCurve
+from isocompute_jax.fit.read.run_curve import MAX_POINTS, RunCurve
 from isocompute_jax.fit.read.tables import MemoryTable, memory_table
 
 __all__ = [
     "MAX_POINTS",
-    "SOLVE_SHARES",
     "TRAIN_REWARD",
     "MemoryTable",
     "Notes",

@@ -13,15 +13,12 @@ import itertools
 import json
 import os
 import pathlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
-import rich.console
-import rich.progress
 
 from isocompute_jax.fit.read.layout import EVERY_OTHER, SEPARATOR, in_long_form, is_measured
 from isocompute_jax.fit.read.notices import Notes, Notices
@@ -34,8 +31,6 @@ from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
 from isocompute_jax.records.identity import SCHEDULE, curve_identity_of, schedule_of
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, HISTORY, METRICS, find_runs
 
-LARGE_BYTES = 50_000_000
-"""Inputs above this size show their progress even when stderr is not a terminal."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 """Of tables."""
 
@@ -46,15 +41,13 @@ ALIKE = 1.01
 """Highest learning rates of two runs within this factor are one: each is the highest of those that were logged."""
 
 
-def read_curves(
-    sources: Sequence[str] | MemoryTable, options: ReadOptions, *, progress: bool = False
-) -> tuple[list[RunCurve], Notes]:
+def read_curves(sources: Sequence[str] | MemoryTable, options: ReadOptions) -> tuple[list[RunCurve], Notes]:
     """Reads every run that `sources` name and that has evaluations of the metric.
 
     Sources are run directories, folders, .csv / .tsv / .jsonl / .parquet files (.gz but for the last) or globs of all
     these, or a table in memory. A table is read whole, and one above `tables.MAX_BYTES` is refused. A run of more than
     `MAX_POINTS` evaluations is averaged into bins. A run of unknown seed gets the next free number among the runs of
-    its configuration, in order of their names. `progress` shows on stderr what was read.
+    its configuration, in order of their names.
 
     Returns:
       The runs in order of sources, and what was left out, averaged or numbered.
@@ -71,7 +64,7 @@ def read_curves(
         where = ", ".join(map(str, sources))
         directories, tables = _find_sources(sources, notices)
         names = _run_names(tables)
-        for path in _with_progress([*directories, *tables], show=progress):
+        for path in [*directories, *tables]:
             if path in names:
                 reader.table(path, names[path])
             else:
@@ -218,22 +211,6 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
     return numbered
 
 
-def _with_progress(paths: Sequence[pathlib.Path], *, show: bool) -> Iterator[pathlib.Path]:
-    """The paths, with a bar on stderr that moves by the bytes of each."""
-    sizes = [
-        (file.stat().st_size if (file := path / EVAL if path.is_dir() else path).exists() else 0) for path in paths
-    ]
-    if not show or not (sys.stderr.isatty() or sum(sizes) > LARGE_BYTES):
-        yield from paths
-        return
-    columns = rich.progress.TextColumn("reading"), rich.progress.BarColumn(), rich.progress.DownloadColumn()
-    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as bar:
-        task = bar.add_task("", total=sum(sizes))
-        for path, size in zip(paths, sizes, strict=True):
-            yield path
-            bar.advance(task, size)
-
-
 def _is_table(path: pathlib.Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
@@ -257,13 +234,13 @@ def _run_names(tables: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
         folders.setdefault(stem, {})[path] = path.absolute().parent.parts
     names = {}
     for stem, alike in folders.items():
-        start = _shared(alike.values())
-        end = _shared([parts[start:][::-1] for parts in alike.values()])
+        start = shared_length(alike.values())
+        end = shared_length([parts[start:][::-1] for parts in alike.values()])
         names |= {path: "/".join(parts[start : len(parts) - end]) or stem for path, parts in alike.items()}
     return {path: names[path] for path in tables}
 
 
-def _shared(paths: Iterable[tuple[str, ...]]) -> int:
+def shared_length(paths: Iterable[Sequence[str]]) -> int:
     """How many of their first parts all paths have in common."""
     return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 

@@ -14,7 +14,7 @@ from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.layout import LABELS, OURS, is_setting
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, RATE, ReadOptions, facts_of_name, is_whole
-from isocompute_jax.fit.read.run_curve import CLOCK, SOLVE_SHARES, UNITS, Readings, solve_shares
+from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings
 from isocompute_jax.fit.read.tables import Table, TableError
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
@@ -35,7 +35,6 @@ IDENTITY = (*(name for name in FACTS if name != "num_steps"), *LABELS)
 ROUNDED, LEAST_ROUNDED = ("model_params", "problem_set_size"), 1000
 """Facts that tables may give with a fraction, where they were computed and are large: 1.5 parameters are billions."""
 
-HISTOGRAM = "solve_rate_histogram"
 
 WITH_COMMAS = re.compile(r"\s*[+-]?[0-9]*(?:,[0-9]+)+(?:\.[0-9]*)?\s*")
 """A number as people write it."""
@@ -298,14 +297,10 @@ class _Rows:
 
     def numbers(self) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Of the sound rows: their runs, lines and numbers by column."""
-        others = [name for name in self._columns if name not in (*OURS, HISTOGRAM)]
+        others = [name for name in self._columns if name not in OURS]
         for name in (*MEASURES, *others):
             if name in self._columns and name not in self._numbers:
                 self._numbers[name] = cells.numbers(self._columns[name])
-        if HISTOGRAM in self._columns:
-            column = self._columns[HISTOGRAM]
-            shares = [solve_shares(cells.cell(column, i)) for i in range(len(column))]
-            self._numbers |= dict(zip(SOLVE_SHARES, np.array(shares).T, strict=True))
         found = {name: values[self._sound] for name, values in self._numbers.items()}
         known = {name: values for name, values in found.items() if np.isfinite(values).any()}
         return self.codes[self._sound], self._table.lines[self._sound], known

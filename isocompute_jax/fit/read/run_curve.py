@@ -19,8 +19,6 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 from isocompute_jax.records.run_files import RunFacts
 
-SOLVE_SHARES = ("never_solved", "rarely_solved", "often_solved", "always_solved")
-"""Shares of problems by solve rate: 0, below one half, one half or more, 1."""
 MAX_POINTS = 2000
 """A run with more evaluations is averaged into at most so many bins of neighbouring evaluations."""
 MAX_BRANCHES = 100
@@ -68,8 +66,8 @@ class RunCurve:
     finished: bool | None  # None where unknown, as of a table
     compute: np.ndarray  # [E] in the unit that was asked for, increasing; 0 is the base model
     columns: dict[str, np.ndarray]
-    # [E] float64, NaN where a row has no number: the metric, every other numeric column under our names, `compute`
-    # (rollouts) where known, and `SOLVE_SHARES` where rows have a histogram
+    # [E] float64, NaN where a row has no number: the metric, every other numeric column under our names, and
+    # `compute` (rollouts) where known
     eval_sets: tuple[str, ...] = ()  # that the file has rows of; empty where its rows name none
     learning_rate: float = 0.0  # the highest of the run's schedule; 0 where unknown
     schedule: str = ""  # what changes within the run (`records.identity.schedule_of`); empty where n stays
@@ -117,12 +115,13 @@ def make_curve(
     if options.compute == CLOCK:
         _check_clock(readings)
     readings = _last_rows(_sorted(readings, notices), notices, options.metric)
-    axis, lines, columns = readings.axis, readings.lines, readings.columns
+    axis, columns = readings.axis, readings.columns
     if len(axis) > MAX_POINTS:
-        starts = _bins(axis)
+        base = int(axis[0] == 0)  # the base model stays apart
+        starts = np.append(np.arange(base), np.linspace(base, len(axis), MAX_POINTS - base, endpoint=False).astype(int))
         axis, columns = _mean(axis, starts), {name: _mean(values, starts) for name, values in columns.items()}
-        place = f"{readings.run} of {readings.source.path}, which has {len(lines)}"
-        notices.changed("run", f"averaged into at most {MAX_POINTS} bins of neighbouring evaluations", [place])
+        place = f"{readings.run} of {readings.source.path}, which has {len(readings.axis)}"
+        notices.changed("run", f"averaged into {MAX_POINTS} bins of neighbouring evaluations", [place])
     return RunCurve(
         run=printable(readings.run),
         source=str(readings.source.path),
@@ -232,28 +231,9 @@ def _last_rows(readings: Readings, notices: Notices, metric: str) -> Readings:
     return readings.keep(np.flatnonzero(last))
 
 
-def _bins(axis: np.ndarray) -> np.ndarray:
-    """First rows of at most `MAX_POINTS` bins of equal numbers of rows; the base model (compute 0) has its own."""
-    base = int(axis[0] == 0)
-    rest = len(axis) - base
-    starts = base + np.unique(np.arange(MAX_POINTS - base) * rest // (MAX_POINTS - base))
-    return np.concatenate([np.zeros(base, dtype=np.int64), starts])
-
-
 def _mean(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Means of bins over the rows that have a number; NaN where none has."""
     known = np.isfinite(values)
     counts = np.add.reduceat(known.astype(np.float64), starts)
     sums = np.add.reduceat(np.where(known, values, 0.0), starts)
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
-
-
-def solve_shares(histogram: Any) -> list[float]:
-    """Shares of problems (`SOLVE_SHARES`) from the counts of problems with 0..m correct samples; NaN without them."""
-    counts = histogram if isinstance(histogram, list) else []
-    known = [x for x in counts if isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < 2**63]
-    if len(known) < 2 or len(known) < len(counts) or sum(known) == 0:
-        return [float("nan")] * len(SOLVE_SHARES)
-    rates = np.arange(len(known)) / (len(known) - 1)
-    masks = (rates == 0, (rates > 0) & (rates < 0.5), (rates >= 0.5) & (rates < 1), rates == 1)
-    return [float(np.sum(np.array(known, dtype=np.float64)[mask]) / sum(known)) for mask in masks]

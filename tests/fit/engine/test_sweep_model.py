@@ -133,10 +133,11 @@ def test_configurations_without_an_order_stand_apart():
     base = Configuration("a", 8, 16, 64)
     other = dataclasses.replace(base, name="b", settings=(("loss", "cispo"),))
     larger = dataclasses.replace(base, name="c", group_size=32)
-    features, trends = place([base, dataclasses.replace(other, settings=(("loss", "gspo"),)), larger])
+    features, trends, octaves = place([base, dataclasses.replace(other, settings=(("loss", "gspo"),)), larger])
     apart = np.linalg.norm(features[:, None] - features[None], axis=-1)
     assert apart[0, 1] == pytest.approx(MISMATCH) and apart[0, 2] == pytest.approx(2.0)
     assert trends.shape == (3, 1) and trends.sum() == pytest.approx(0.0)
+    assert octaves == pytest.approx(np.array([-2, -2, 4]) / 3)
 
 
 def test_a_configuration_that_was_not_run_is_drawn_from_its_neighbours(model):

@@ -7,7 +7,7 @@ import pytest
 from isocompute_jax.fit.configurations import group_runs
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions import ask, by_model, by_set
-from isocompute_jax.fit.questions.by_part import scale, short_names, train_sets
+from isocompute_jax.fit.questions.by_part import short_names, train_sets
 from isocompute_jax.fit.read import ReadOptions, read_curves
 from tests.fit.questions.sweeps import COMPUTE, grouped, made, rising
 
@@ -82,7 +82,6 @@ def test_names_are_as_short_as_tells_them_apart():
         "a/easy/train.jsonl": "easy", "a/hard/train.jsonl": "hard",
     }  # fmt: skip
     assert short_names(["a/easy.jsonl"]) == {"a/easy.jsonl": "easy"} and short_names([]) == {}
-    assert [scale(count) for count in (500, 96_000, 135_000_000, 1_540_000_000)] == ["500", "96k", "135M", "1.54B"]
     runs = [*made(lambda n, b, c: c * 0, seeds=1, size=64, train_set="x"),
             *made(lambda n, b, c: c * 0, seeds=1, size=256, train_set="x")]  # fmt: skip
     assert list(dict.fromkeys(train_sets(runs))) == ["x (D = 64)", "x (D = 256)"]

@@ -13,9 +13,9 @@ from isocompute_jax.fit.read import ReadOptions, read_curves
 HEADER = "run,group_size,problems_per_batch,seed,compute,avg@4"
 
 
-def read(*sources, progress=False, **options):
+def read(*sources, **options):
     """The runs, and the sentences about what was left out."""
-    runs, notes = read_curves([str(source) for source in sources], ReadOptions(**options), progress=progress)
+    runs, notes = read_curves([str(source) for source in sources], ReadOptions(**options))
     return runs, list(notes.texts)
 
 

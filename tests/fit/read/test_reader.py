@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit.configurations import group_runs
-from isocompute_jax.fit.read import MAX_POINTS, SOLVE_SHARES, ReadOptions, parse_columns
+from isocompute_jax.fit.read import MAX_POINTS, ReadOptions, parse_columns
 from isocompute_jax.fit.read import reader as reading
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL
@@ -50,8 +50,6 @@ def test_a_run_directory(tmp_path):
     np.testing.assert_array_equal(run.compute, [0, 32, 64, 128, 256])
     np.testing.assert_array_equal(run.columns["compute"], run.compute)
     np.testing.assert_allclose(run.columns["avg@4"], [0.1, 0.2, 0.3, 0.5, 0.9])
-    shares = [[run.columns[name][0] for name in SOLVE_SHARES]]
-    np.testing.assert_allclose(shares, [[0.5, 0.1, 0.2, 0.2]])
     assert not any("seed" in key for key in run.identity)
     assert run.identity["rate"] == 0.1 and run.identity["betas"] == "[0.9]"
 
@@ -370,15 +368,3 @@ def test_columns_flag():
 def test_wrong_options_name_their_flag(options, flag):
     with pytest.raises(InputError, match=flag):
         ReadOptions(**options)
-
-
-def test_progress_is_shown_on_stderr_alone(tmp_path, monkeypatch, capsys):
-    path = write(tmp_path / "t.csv", HEADER, "a,8,4,0,1,0.1", "a,8,4,0,2,0.2")
-    read(path, progress=True)
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(reading, "LARGE_BYTES", 0)
-    read(path, progress=True)
-    out, err = capsys.readouterr()
-    assert out == "" and "reading" in err
-    size = path.stat().st_size
-    assert f"{size}/{size}" in err

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from isocompute_jax.fit.read import SOLVE_SHARES, notices, parse_columns, tables
+from isocompute_jax.fit.read import notices, parse_columns, tables
 from isocompute_jax.fit.read.cells import arrow_column, blank, column_of, distinct, numbers
 from isocompute_jax.fit.read.reader import SUFFIXES
 from isocompute_jax.records.errors import InputError
@@ -234,18 +234,6 @@ def test_evaluation_sets(tmp_path):
     (other,), _ = read(path, eval_set="train")
     np.testing.assert_array_equal(other.compute, [0, 2, 4])
     assert warnings == []
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_histograms_of_solve_rates(tmp_path, suffix):
-    rows = [
-        rows_of(1)[0] | {"compute": i, "solve_rate_histogram": h} for i, h in enumerate([[5, 1, 1, 1, 2], None, [0, 0]])
-    ]
-    write_rows(tmp_path / f"t{suffix}", rows)
-    (run,), _ = read(tmp_path / f"t{suffix}")
-    found = np.stack([run.columns[name] for name in SOLVE_SHARES])
-    np.testing.assert_array_equal(found[:, 0], [0.5, 0.1, 0.2, 0.2])
-    assert np.isnan(found[:, 1:]).all()
 
 
 def test_repeated_headers_and_too_many_runs(tmp_path, monkeypatch):

@@ -182,7 +182,6 @@ def _band(kind: Kind, each: Configuration, k: int, draws: SweepDraws, rng: np.ra
     run_low, run_high = np.quantile(run, [0.025, 0.975], axis=0)
     return CurveBand(
         each, tuple(range(kind.seeds)), tuple(points), END, compute, mean.mean(axis=0), low, high, run_low, run_high,
-        1.0, 0.0,
     )  # fmt: skip
 
 
