@@ -133,16 +133,17 @@ def _analysed(
     inside = [each for each in grid if each.budget <= end * 1.001]
     rollouts = None if options.read.compute == "rollouts" else _rollouts(groups, [each.budget for each in inside])
     bands = tuple(_band(group, metric, k, sweep) for k, group in enumerate(groups))
+    facts = data_facts(groups, metric, options, sweep, notes, curves=curves, only_scheduled=only_scheduled)
     result = SweepResult(
         options=options,
         runs=tuple(run for group in groups for run in group.runs),
         metric=metric,
-        data=data_facts(groups, metric, options, sweep, notes, curves=curves, only_scheduled=only_scheduled),
+        data=facts,
         asked=asked,
         grid=grid,
         ranges=answer_ranges(inside),
         curves=bands,
-        optimal=optimal_sizes(sweep, grid, end),
+        optimal=optimal_sizes(sweep, grid, end, rises=facts.trend == "rise"),
         switches=switch_points(sweep, grid, end, rollouts),
         next_runs=next_runs(model, sweep, max(budgets), options.next) if wanted else (),
         targets={},

@@ -34,7 +34,7 @@ NAMES = (
 """Hyper-parameters; standard deviations are shares of the range, lengths are in ln C, distances in octaves of n.
 `unlike` multiplies how far configurations lie apart under their prior, in the saturating form and around it."""
 
-PRIOR_MEDIAN = np.log([0.03, 2.0, 0.01, 2.0, 2.5, 0.012, 1.5, 0.01, 0.5])
+PRIOR_MEDIAN = np.log([0.03, 2.0, 0.01, 2.0, 2.5, 0.012, 1.5, 0.01, 0.7])
 PRIOR_SD = np.array([0.7, 0.5, 0.8, 0.5, 0.6, 0.6, 0.6, 0.6, 1.2])
 """Log-normal priors of the hyper-parameters, in the order of `NAMES`."""
 

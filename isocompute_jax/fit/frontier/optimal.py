@@ -34,8 +34,10 @@ def rewards(sweep: DrawnSweep, answer: BudgetAnswer) -> np.ndarray:
     return found
 
 
-def optimal_sizes(sweep: DrawnSweep, answers: Sequence[BudgetAnswer], end: float) -> OptimalSizes | None:
-    """n*, B* and M* at the budgets of answers up to `end`, and the sigmoid of n*; None unless several n were run."""
+def optimal_sizes(
+    sweep: DrawnSweep, answers: Sequence[BudgetAnswer], end: float, *, rises: bool
+) -> OptimalSizes | None:
+    """n*, B* and M* up to the budget `end`, and the sigmoid of n* if rewards rise; None unless several n were run."""
     inside = [each for each in answers if each.budget <= end * 1.001]
     sizes = np.array([each.group_size for each in sweep.configurations], float)
     if len(set(sizes)) < 2 or sizes.min() <= 0 or len(inside) < 2:
@@ -45,7 +47,7 @@ def optimal_sizes(sweep: DrawnSweep, answers: Sequence[BudgetAnswer], end: float
     advised = [each.advised for each in inside]
     group_size = np.array([each.configuration.group_size for each in advised], float)
     law = fit_allocation(budgets, group_size, window=1, largest=float(sizes.max()))
-    known = law.status != "failed" and len(set(group_size)) > 1
+    known = rises and law.status != "failed" and len(set(group_size)) > 1
     return OptimalSizes(
         budgets=budgets,
         group_size=group_size,

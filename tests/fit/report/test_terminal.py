@@ -67,7 +67,7 @@ def test_each_verdict_has_its_sentence():
     )
     assert said in joined(alike)
     alone = answered(six, verdict="no matter", reason="")
-    assert "No matter: whichever is best, n = 16 lies within 0.01 of it (95% certain)." in joined(alone)
+    assert "No matter: n = 16 will do: it is the best, or within 0.01 of it (95% certain)." in joined(alone)
     for reason, words in {
         "too noisy to tell": "too noisy to tell it from",
         "the data disagree": "seeds disagree",
