@@ -44,19 +44,14 @@ class Coordinates(NamedTuple):
 
     shared: Array  # [N] log of compute, held beyond the end of the sweep
     own: Array  # [N] log of compute, held beyond the end of the configuration
-    seed_taper: Array  # [N] see `seed_taper`
-    taper: Array  # [N] 0 at the base model, which all runs share, towards 1 in training
+    seed_taper: Array  # [N] of how far runs lie apart: 0 at the base model, which all runs share, towards 1 in training
+    taper: Array  # [N] of how far mean curves depart from the form
     features: Array  # [N, F]
 
 
-def taper(compute: np.ndarray, unit: float) -> np.ndarray:
-    """0 at the base model, which all runs share, and towards 1 from the first evaluation of training on."""
-    return compute / (compute + unit)
-
-
-def seed_taper(compute: np.ndarray, unit: float) -> np.ndarray:
-    """The same of the differences between runs, which are as large as later from the first evaluation on."""
-    return compute / (compute + EARLY * unit)
+def taper(compute: np.ndarray, half: float) -> np.ndarray:
+    """0 at the base model, which all runs share, one half at the compute `half`, and 1 in the long run."""
+    return compute / (compute + half)
 
 
 def log_compute(compute: np.ndarray, unit: float) -> np.ndarray:
@@ -70,7 +65,7 @@ def coordinates(
     """Coordinates of N points: `compute` [N], their configurations' `features` [N, F] and ends `own_end` [N]."""
     at = log_compute(compute, unit)
     shared, own = (_held(at, log_compute(np.asarray(each), unit)) for each in (end, own_end))
-    return Coordinates(shared, own, seed_taper(compute, unit), taper(compute, unit), features)
+    return Coordinates(shared, own, taper(compute, EARLY * unit), taper(compute, unit), features)
 
 
 def _held(at: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -221,7 +221,7 @@ def _padded(observations: SweepData, parameters: np.ndarray, prior: Prior) -> _P
         noise=np.pad(1.0 / observations.count, rows),
         used=np.arange(count + more) < count,
         contrast_at=covariance.log_compute(compute, observations.unit),
-        contrast_taper=covariance.seed_taper(compute, observations.unit),
+        contrast_taper=covariance.taper(compute, covariance.EARLY * observations.unit),
         contrast=np.pad(observations.contrast, around),
         contrast_noise=np.pad(observations.contrast_noise, around, constant_values=np.inf),
     )
@@ -384,7 +384,7 @@ def _block(
     residual = seen.reward - saturating.saturating(parameters, seen.owner, seen_ratio)
     curves = form + residual @ gain.T + rng.normal(size=(draws, len(at))) @ _root(left).T
 
-    along = covariance.log_compute(compute, seen.unit), covariance.seed_taper(compute, seen.unit)
+    along = covariance.log_compute(compute, seen.unit), covariance.taper(compute, covariance.EARLY * seen.unit)
     apart = _root(covariance.between_seeds(hyper, along, along))
     runs = rng.normal(size=(draws, count, width)) @ apart.T
     curves = curves.reshape(draws, count, width)
