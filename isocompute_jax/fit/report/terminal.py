@@ -66,14 +66,15 @@ def _answers(result: SweepResult) -> list[str]:
     if not known["curves"]:
         told += [say("best_row", known), say("no_forecast", known)]
     elif known["rises"]:
-        told.append(_on_a_line("instead", known))
+        told.append(_on_a_line("instead", known, shorter=(ITEMS[0], False)))
     told += [say("rests", known), _on_a_line("by_budget", ranges), *_following(result)]
     return _fitted(told, MOST_ANSWER)
 
 
-def _on_a_line(macro: str, given: object) -> str:
-    """Says a list with as many items as fit on a line, and at least two."""
-    texts = [say(macro, given, count) for count in ITEMS]
+def _on_a_line(macro: str, given: object, *, shorter: tuple[int, ...] = ()) -> str:
+    """Says a list with as many items as fit on a line, all in a shorter form before fewer, and at least two."""
+    tried = [(ITEMS[0],), *([shorter] if shorter else []), *((count,) for count in ITEMS[1:])]
+    texts = [say(macro, given, *how) for how in tried]
     return next((text for text in texts if len(text) <= TERMINAL_WIDTH), texts[-1])
 
 

@@ -94,7 +94,7 @@ def test_the_plan_the_forecast_and_the_price_of_choosing_otherwise():
         r"Expect avg@4 of 0\.\d{3}: [\d.]+ to [\d.]+ for the mean of many such runs, [\d.]+ to [\d.]+ for", text
     )
     assert "Instead: n = 32 stopped at 37,000: 0.012 less; n = 8: 0.030; n = 64: 0.040;" in text
-    assert "By budget: n = 4 up to 29,500; 8 to 62,100; 16 from there." in text
+    assert "By budget: n = 4 below 29,500; 8 below 62,100; 16 above." in text
     early = answered(six, choices=(dataclasses.replace(choices[0], stop=40_000.0), *choices[1:]))
     assert "Stop at 40,000: more adds nothing." in joined(early)
 
@@ -119,7 +119,7 @@ def test_equal_steps_and_what_varies_are_said():
     assert "Besides n, B (problems per step) varies too." in joined(result("thirty"))
     both = put(result("six"), varies=("group_size", "learning_rate", "kl_coef"))
     assert "Besides n, the learning rate, kl_coef vary too." in joined(both)
-    assert "Ends clearly below its best: n = 4 and 8." in joined(result("falls"))
+    assert "Rises, then falls: n = 4 and 8." in joined(result("falls"))
 
 
 def test_what_was_left_out_is_said_with_count_and_cause():
