@@ -98,7 +98,7 @@ def test_constant_rewards_rise_nowhere(level):
     assert result.optimal is None or not result.optimal.law
     for answer in result.asked:
         assert answer.verdict == "no matter" and len(answer.named) == 2
-        assert answer.cheapest == min(answer.choices, key=lambda each: each.num_steps).configuration
+        assert answer.cheapest == min(answer.choices, key=lambda each: each.num_steps or 0).configuration
         assert answer.advised.reward == pytest.approx(level, abs=2e-3)
     text = said(found(table({4: level, 16: level}, seed_sd=0.0, noise=0.0)))
     assert "no n is advised, because nothing rose" in text
