@@ -53,6 +53,7 @@ def main() -> None:
         source = curate.source_of_a_run(run, model=model) if run else curate.source_of_flags()
         problems = ProblemFile(path, grader_name=source.reward.name_for)
         config = dataclasses.replace(from_flags(CurationConfig, ranges={}, mixtures={}), sets=())
+        evaluate.check_ks(ks, config.samples)
         check_driver_for_jax()
         keep_freed_memory()
         use_training_cache(curate.COMPILE_CACHE.value)

@@ -11,6 +11,7 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.evaluate import (
     compare,
+    difference,
     estimate,
     evaluate,
     pass_rates,
@@ -43,10 +44,41 @@ def test_it_is_recorded_and_goes_on(base_run, source, tmp_path):
 def test_intervals_are_those_of_means_of_problems():
     """Beside the normal one by SciPy, where there are enough problems for it."""
     values = np.random.default_rng(0).random(400)
-    found = estimate(values)
+    found = estimate(values, 64)
     low, high = scipy.stats.norm.interval(0.95, values.mean(), values.std() / 20)
     assert found.value == values.mean()
     np.testing.assert_allclose([found.low, found.high], [low, high], atol=2e-3)
+
+
+def test_of_one_sample_each_the_interval_is_wilsons():
+    values = np.repeat([0.0, 1.0], [900, 300])
+    found = estimate(values, 1)
+    wanted = scipy.stats.binomtest(300, 1200).proportion_ci(method="wilson")
+    np.testing.assert_allclose([found.low, found.high], [wanted.low, wanted.high], atol=2e-4)
+    assert (estimate(np.zeros(60), 4).low, estimate(np.ones(60), 4).high) == (0.0, 1.0)
+    assert 0.03 < estimate(np.zeros(60), 4).high < 0.07 and estimate(np.ones(60), 4).low > 0.93
+
+
+@pytest.mark.parametrize(("mean", "unlike"), [(0.013, 1.0), (0.013, 0.05), (0.3, 1.0), (0.003, None)])
+def test_intervals_hold_the_truth_at_low_rates_too(mean, unlike):
+    """Solve rates of problems are drawn anew each time; percentiles of problems with replacement held 25 to 80%."""
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(400):
+        rates = np.full(100, mean) if unlike is None else rng.beta(mean * unlike, (1 - mean) * unlike, 100)
+        found = estimate(rng.binomial(8, rates) / 8, 8)
+        held += found.low <= mean <= found.high
+    assert held / 400 >= 0.93
+
+
+def test_intervals_of_differences_hold_the_truth():
+    rng, held, widths = np.random.default_rng(2), 0, []
+    for _ in range(400):
+        rates = rng.beta(0.3, 0.7, 150)
+        ours, theirs = (rng.binomial(4, each) / 4 for each in (0.9 * rates + 0.05, 0.9 * rates))
+        *_, found = difference(ours, theirs, (4, 4))
+        held += found.low <= 0.05 <= found.high
+        widths.append(found.high - found.low)
+    assert 0.92 <= held / 400 <= 0.98 and np.mean(widths) < 0.1
 
 
 def test_pass_at_k_by_hand():
@@ -61,7 +93,10 @@ def test_a_paired_difference_is_surer_than_two_means():
     rng = np.random.default_rng(0)
     rates = rng.random(200)
     ours, theirs = (
-        {"samples": 64, "solved": {f"p{i}": int(rng.binomial(64, rate)) for i, rate in enumerate(shifted)}}
+        {
+            "samples": 64,
+            "solved": {f"p{i}": int(rng.binomial(64, rate)) for i, rate in enumerate(shifted)},
+        }
         for shifted in (np.minimum(rates + 0.05, 1), rates)
     )
     theirs["solved"]["another"] = 3
@@ -86,3 +121,22 @@ def test_bad_input(base_run, source, tmp_path):
         read_evaluation(tmp_path)
     with pytest.raises(InputError, match="no problem in common"):
         compare({"solved": {"a": 1}, "samples": 2}, {"solved": {"b": 1}, "samples": 2})
+
+
+def test_problems_are_compared_by_what_they_ask(base_run, source, tmp_path):
+    """Ids are those of lines, alike in any two files of one name."""
+    rows = [{"prompt": f"{i}+2=", "answer": str(i + 2), "task": "arithmetic"} for i in range(4)]
+    others = [{"prompt": f"{i}+3=", "answer": str(i + 3), "task": "arithmetic"} for i in range(4)]
+    one, other = tmp_path / "one/test.jsonl", tmp_path / "other/test.jsonl"
+    for path, given in ((one, rows), (other, others)):
+        path.parent.mkdir()
+        path.write_text("".join(json.dumps(row) + "\n" for row in given))
+        evaluate(ProblemFile(path), path.parent / "out", source=source, config=CONFIG)
+    ours, theirs = (read_evaluation(path.parent / "out") for path in (one, other))
+    assert list(ours["solved"]) == list(theirs["solved"]) and compare(ours, ours).problems == 4
+    with pytest.raises(InputError, match=r"4 of 4 problems with the same id differ in prompt, answer or task, such as"):
+        compare(ours, theirs)
+    with pytest.raises(InputError, match=r"--solved_at is 1.0 here and 0.5 there"):
+        compare(ours, {**ours, "solved_at": 0.5})
+    with pytest.raises(InputError, match="call its command again"):
+        compare(ours, {name: value for name, value in ours.items() if name != "contents"})
