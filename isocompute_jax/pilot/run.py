@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from isocompute_jax import model
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.curation.measure import check_environment
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.options import check, described, option
 from isocompute_jax.pilot.advice import EMBEDDED_RATE, Findings, advised, config_source, expect, question_of
@@ -72,6 +73,7 @@ def run_pilot(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) ->
       InputError: bad input, or problems that are never solved, or always.
       RunError: the sampler, the rewards or a run failed.
     """
+    check_environment(config)
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"--workdir={directory} is not empty: a pilot is not continued, choose another one")
     try:

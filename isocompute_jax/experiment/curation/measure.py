@@ -18,7 +18,7 @@ from isocompute_jax.experiment.rollouts import GradedStream, check_versions
 from isocompute_jax.experiment.samplers import make_turns
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.options import flag_texts
-from isocompute_jax.records.errors import RunError, fields_called, set_by_flags
+from isocompute_jax.records.errors import InputError, RunError, fields_called, set_by_flags
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.sampling import Sampler
 from isocompute_jax.service.client.service_config import ServiceConfig
@@ -101,12 +101,22 @@ def measure(
     rollouts.close()  # nothing is out: the thread that reads a fleet waits for more
 
 
+def check_environment(source: RunConfig) -> None:
+    """Raises InputError for a run whose environment answers the policy: its rewards are not those of single answers."""
+    if source.environment.name:
+        raise InputError(
+            f"config.environment.name = {source.environment.name!r}: only single answers are measured here, without "
+            "it, so rewards would not be those of the run; a run's own evaluations (eval.jsonl) play it"
+        )
+
+
 def read_model(source: RunConfig) -> tuple[ModelConfig, Tokenizer]:
     """Shape and tokenizer: cheap, and where most bad input shows.
 
     Raises:
       InputError: names the file or flag at fault.
     """
+    check_environment(source)
     shape = model.load_config(source.model, dtype=source.dtype)
     with fields_called("--"):
         model.check_length(shape, source.sampling.max_prompt_tokens, source.sampling.max_tokens)

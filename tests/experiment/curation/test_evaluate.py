@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.evaluate import (
@@ -18,6 +19,7 @@ from isocompute_jax.experiment.curation.evaluate import (
     read_evaluation,
     scores,
 )
+from isocompute_jax.pilot.run import PilotConfig, run_pilot
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import ProblemFile
 from tests.experiment.curation.test_curate import no_sampler
@@ -140,3 +142,15 @@ def test_problems_are_compared_by_what_they_ask(base_run, source, tmp_path):
         compare(ours, {**ours, "solved_at": 0.5})
     with pytest.raises(InputError, match="call its command again"):
         compare(ours, {name: value for name, value in ours.items() if name != "contents"})
+
+
+def test_environments_are_not_played(base_run, source, tmp_path):
+    """Single answers have other rewards than a run's own evaluations; nothing is drawn, and nothing written."""
+    with_one = dataclasses.replace(source, environment=EnvironmentConfig(name="number_game"))
+    problems = ProblemFile(base_run.train_set)
+    with pytest.raises(InputError, match=r"config.environment.name = 'number_game': only single answers are measured"):
+        evaluate(problems, tmp_path / "out", source=with_one, config=CONFIG, make_sampler=no_sampler)
+    planned = dataclasses.replace(with_one, train_set=base_run.train_set)
+    with pytest.raises(InputError, match=r"config.environment.name = 'number_game'"):
+        run_pilot(planned, PilotConfig(budget=4096), tmp_path / "pilot")
+    assert not list(tmp_path.iterdir())
