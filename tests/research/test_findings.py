@@ -225,10 +225,14 @@ def test_what_the_readme_says_of_other_seeds_and_of_the_whole():
     result = analysed(again)
     sizes = [size for _, size in course(result)]
     assert f"say {sizes[0]} to {sizes[-1]}, and each of nine seeds" in readme and sizes[-1] >= 4 * sizes[0]
-    found = held_out_quarter(result.runs, result.options)
-    assert found is not None
-    assert f"{found.inside.sum()} of {found.known.sum()} measured rewards" in readme
-    assert f"within an octave at {np.sum(np.abs(found.octaves) <= 1)} of {len(found.octaves)} budgets" in readme
+    both = [analysed(read_sweep(GALLERY / "problems_64.parquet")), result]
+    found = [held for each in both if (held := held_out_quarter(each.runs, each.options)) is not None]
+    inside, known = (
+        sum(int(part.sum()) for part in parts) for parts in zip(*((f.inside, f.known) for f in found), strict=True)
+    )
+    near = sum(int(np.sum(np.abs(each.octaves) <= 1)) for each in found)
+    assert f"for two sets of seeds {inside} of {known} measured rewards" in readme
+    assert f"within an octave at {near} of {sum(len(each.octaves) for each in found)} budgets" in readme
     paths = set(GALLERY.glob("*.parquet")) - {GALLERY / f"{OF_ANOTHER_MODEL}.parquet"}
     runs = sum(len(read_sweep(path).facts.runs) for path in paths)
     assert f"{runs} recorded runs say" in readme
