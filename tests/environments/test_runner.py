@@ -285,3 +285,25 @@ def test_python_programs_have_their_time():
     with running("python", options={"seconds": 0.5}) as runner:
         played(runner)
         assert "[it took too long]" in played(runner, "<python>while True: pass</python>").observation
+
+
+def test_what_is_not_python_takes_no_names_away():
+    with running("python") as runner:
+        played(runner)
+        turns = ["<python>x = 5</python>", "<python>y = (</python>", "<python>z = x + 1\nraise ValueError</python>"]
+        assert "5" in played(runner, turns[0], "<python>print(x)</python>").observation
+        for k in (1, 2, 3):
+            said = played(runner, *turns[:k], rollout="other").observation
+            assert ["", "SyntaxError", "ValueError"][k - 1] in said
+        assert "[5, 6]" in played(runner, *turns, "<python>print([x, z])</python>", rollout="other").observation
+
+
+def test_each_program_has_its_own_time():
+    """Two that take most of it leave a third all of it; one that took too long is not run again."""
+    with running("python", options={"seconds": 1.0}) as runner:
+        played(runner)
+        turns = ["<python>import time; time.sleep(0.7); a = 1</python>", "<python>time.sleep(0.7); b = 2</python>"]
+        turns += ["<python>time.sleep(0.7); print(a + b)</python>", "<python>c = 3; time.sleep(9)</python>"]
+        said = [played(runner, *turns[:k]).observation for k in (1, 2, 3, 4)]
+        assert said[2].strip() == "<output>\n3\n</output>" and "[it took too long]" in said[3]
+        assert played(runner, *turns, "<python>print(a)</python>").observation.strip() == "<output>\n1\n</output>"

@@ -77,6 +77,7 @@ class Outcome:
     stdout: bytes = b""  # what it printed, up to `output_kb` (`inside.keeper.KEPT_BYTES` where functions are called)
     stderr: bytes = b""  # the beginning of its error output
     results: bytes = b""  # lines of JSON of the functions that were called
+    seconds: float = 0.0  # that it took
 
 
 class Sandbox:
@@ -102,13 +103,17 @@ class Sandbox:
         self._in_force: frozenset[str] = frozenset()
         self._owner = 0
 
-    def run(self, source: str, inputs: Sequence[str]) -> list[Outcome]:
+    def run(self, source: str, inputs: Sequence[str], *, limits: SandboxLimits | None = None) -> list[Outcome]:
         """Runs a program once for each text on its standard input, in a fresh process and directory each time.
+
+        `limits` stand in place of the sandbox's own for this program.
 
         Raises:
           RunError: the sandbox cannot be started on this machine.
         """
-        return self._job(source, [text.encode("utf-8", "surrogatepass") for text in inputs], None)
+        return self._job(
+            source, [text.encode("utf-8", "surrogatepass") for text in inputs], None, limits or self.limits
+        )
 
     def call(self, source: str, calls: Sequence[Call]) -> list[Any]:
         """Runs a program in one process and makes calls to what it defines.
@@ -121,7 +126,7 @@ class Sandbox:
           RunError: the sandbox cannot be started on this machine.
         """
         plain = [(name, None if arguments is None else list(arguments)) for name, arguments in calls]
-        [outcome] = self._job(source, [b""], plain)
+        [outcome] = self._job(source, [b""], plain, self.limits)
         return _values(outcome, len(calls))
 
     def measures(self) -> frozenset[str]:
@@ -145,19 +150,18 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _job(self, source: str, stdins: list[bytes], calls: list[Any] | None) -> list[Outcome]:
-        limits = self.limits.for_server()
-        job = marshal.dumps({"source": source, "stdins": stdins, "calls": calls, "limits": limits})
+    def _job(self, source: str, stdins: list[bytes], calls: list[Any] | None, limits: SandboxLimits) -> list[Outcome]:
+        job = marshal.dumps({"source": source, "stdins": stdins, "calls": calls, "limits": limits.for_server()})
         with self._lock:
             for _ in range(2):  # once more with a new one, if it is lost
                 server = self._started()
                 try:
-                    return self._answers(server, job, len(stdins))
+                    return self._answers(server, job, len(stdins), limits)
                 except _Lost:
                     self._stop()
         return [Outcome("failed")] * len(stdins)
 
-    def _answers(self, server: subprocess.Popen[bytes], job: bytes, count: int) -> list[Outcome]:
+    def _answers(self, server: subprocess.Popen[bytes], job: bytes, count: int, limits: SandboxLimits) -> list[Outcome]:
         """Sends a job and reads its frames."""
         assert server.stdin is not None
         try:
@@ -165,8 +169,9 @@ class Sandbox:
             server.stdin.flush()
         except OSError:
             raise _Lost from None
-        read = _Reader(server, time.monotonic() + self.limits.wall_s + _GRACE_S)
-        most = (self.limits.output_kb << 10) + 2 * keeper.KEPT_BYTES
+        began = time.monotonic()
+        read = _Reader(server, began + limits.wall_s + _GRACE_S)
+        most = (limits.output_kb << 10) + 2 * keeper.KEPT_BYTES
         found: list[Outcome] = []
         while len(found) <= count:
             how, status, *sizes = keeper.FRAME.unpack(read.exactly(keeper.FRAME.size))
@@ -174,7 +179,9 @@ class Sandbox:
                 return found + [Outcome("not run")] * (count - len(found))
             if sum(sizes) > most:
                 break
-            found.append(Outcome(_ending(how, status), *(read.exactly(size) for size in sizes)))
+            parts = [read.exactly(size) for size in sizes]
+            began, taken = time.monotonic(), time.monotonic() - began
+            found.append(Outcome(_ending(how, status), *parts, seconds=taken))
         raise _Lost
 
     def _started(self) -> subprocess.Popen[bytes]:
