@@ -33,6 +33,8 @@ KEPT = (
     ("lora.alpha", "what its adapters mean hangs on it"),
 )
 """Fields that a fork has in common with the run that it begins from, and why."""
+KEPT_BY_ADAPTERS = ("model", "its adapters were trained on that model's weights; give the same directory")
+"""The same of a fork of a run that trains adapters."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,9 @@ def origin_of(config: RunConfig) -> Origin:
             f"{config.max_compute:,}: a fork's compute counts from the beginning of the run it comes from; raise it"
         )
     changed = differences(config, written.get("config", {}))
-    for field, why in KEPT:
+    for field, why in (*KEPT, *([KEPT_BY_ADAPTERS] if config.lora.rank else [])):
         for difference in changed:
-            if difference.startswith(f"config.{field}"):
+            if difference.startswith((f"config.{field}:", f"config.{field}.")):
                 raise InputError(f"{difference}: a fork has this in common with the run it begins from, because {why}")
     return Origin(
         run, written, path, step, compute, tuple(text for text in changed if not text.startswith("config.fork"))
@@ -113,6 +115,8 @@ def begin(path: pathlib.Path, origin: Origin) -> None:
         if (origin.run / name).exists():
             shutil.copy(origin.run / name, path / name)
             run_files.cut_back(path / name, step=origin.step)
+    for left in path.glob(f".{run_files.CHECKPOINTS}.*"):  # of one that was killed as it copied
+        shutil.rmtree(left, ignore_errors=True)
     temporary = pathlib.Path(tempfile.mkdtemp(dir=path, prefix=f".{run_files.CHECKPOINTS}."))
     shutil.copytree(origin.checkpoint, temporary / origin.checkpoint.name)
     temporary.chmod(0o755)

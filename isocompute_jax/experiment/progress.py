@@ -158,6 +158,8 @@ def pace(completed: int, seconds: float, left: int, unit: str) -> str:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""What schedulers send some time before the end (`--signal` of SLURM), and a terminal that is closed."""
 
 APART_S = 0.5
 """Signals closer together are one: that of a whole process group comes once from its sender, and once more from a
@@ -170,6 +172,7 @@ class Interrupt:
     """Ctrl-C and SIGTERM end a run between two sampling phases, with a checkpoint; a second one, later, at once.
 
     A context in which `requested` turns True on the first signal, and a second, later one raises KeyboardInterrupt.
+    SIGUSR1, SIGUSR2 and SIGHUP ask as the first does, any number of times; one that is ignored (nohup) stays so.
 
     Outside the main thread Python delivers no signals; the context then does nothing.
     """
@@ -177,6 +180,7 @@ class Interrupt:
     def __init__(self) -> None:
         self.requested = False
         self._first = -math.inf
+        self._warned = False  # nothing but a warning has come
         self._previous: dict[signal.Signals, object] = {}
         self._report_unraisable = sys.unraisablehook
         self._within_hook = False
@@ -184,6 +188,9 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            for number in WARNINGS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
             self._report_unraisable, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
@@ -195,11 +202,17 @@ class Interrupt:
             self._previous = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        asked, self.requested = self.requested, True
+        if number in WARNINGS:
+            self._warned = self._warned or not asked
+        elif asked and not self._warned:
             if time.monotonic() - self._first < APART_S:
                 return
             raise KeyboardInterrupt
-        self.requested, self._first = True, time.monotonic()
+        else:
+            self._warned, self._first = False, time.monotonic()
+        if asked:
+            return
         LOG.warning(
             "Interrupted: ending with a checkpoint after this step, or this phase of --config.asynchrony=phases; once "
             "more ends it at once."

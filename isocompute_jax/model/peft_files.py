@@ -29,6 +29,13 @@ BASE = "isocompute_base"
 """In the metadata of the tensors: a checksum of the model that they were trained on."""
 
 
+OTHER_KINDS = (
+    "use_rslora", "use_dora", "use_qalora", "alpha_pattern", "rank_pattern", "bias", "lora_bias", "fan_in_fan_out",
+    "modules_to_save", "target_parameters", "trainable_token_indices", "layer_replication", "megatron_config",
+)  # fmt: skip
+"""Fields of peft's configs that change what adapters compute, or what is trained; they must be left as they are."""
+
+
 def fingerprint(params: Params) -> str:
     """Of a model's weights: a few numbers of each parameter, rounded to bfloat16, in which copies of a model agree.
 
@@ -167,6 +174,6 @@ def _check_config(directory: pathlib.Path, lora: LoraConfig, targets: list[str])
             raise InputError(
                 f"{path}: {name} = {has[name]!r}, and the run's lora fields make {value!r}; set them alike"
             )
-    for name in ("use_rslora", "use_dora"):
-        if written.get(name):
-            raise InputError(f"{path}: {name} is true: only plain LoRA is known here")
+    for name in OTHER_KINDS:
+        if written.get(name) and (name, written[name]) != ("bias", "none"):
+            raise InputError(f"{path}: {name} is {json.dumps(written[name])}: only plain LoRA is known here")

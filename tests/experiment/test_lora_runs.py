@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -97,6 +98,14 @@ def test_a_checkpoint_of_adapters_is_exported_as_the_run_does(often, adapted, tm
 def test_a_fork_keeps_the_adapters_of_the_run_that_it_begins_from(often, adapted, tmp_path, field, value, there):
     config = dataclasses.replace(with_adapters(often, steps=8, **{field: value}), fork=str(adapted))
     with pytest.raises(InputError, match=f"config.lora.{field}: {there} there, .* here: a fork has this in common"):
+        loop.train(config, tmp_path / "run")
+
+
+def test_a_fork_of_adapters_keeps_their_base(often, adapted, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(often.model, other)
+    config = dataclasses.replace(with_adapters(often, steps=8), fork=str(adapted), model=str(other))
+    with pytest.raises(InputError, match=r"config.model: .* because its adapters were trained on that model's weights"):
         loop.train(config, tmp_path / "run")
 
 

@@ -109,6 +109,29 @@ def test_the_first_signal_asks_and_the_second_raises():
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+def test_a_scheduler_s_warning_asks_and_what_follows_is_the_first(number):
+    with Interrupt() as interrupt:
+        signal.raise_signal(number)
+        assert interrupt.requested
+        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)  # as SLURM sends at the end: the checkpoint may be under way
+        time.sleep(module.APART_S)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupt.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("starts_slowly", [False, True])
 def test_a_second_signal_within_a_callback_of_the_garbage_collector_is_not_lost(monkeypatch, starts_slowly):
     """On a busy machine, too: the signal must not come again while Python still reports the first as dropped."""

@@ -223,9 +223,11 @@ def test_adapters_that_do_not_belong_are_refused(tmp_path):
         model.load_adapter(tmp_path, config, LORA, base_fingerprint=mark)
     path = tmp_path / "adapter" / "adapter_config.json"
     written = json.loads(path.read_text())
-    path.write_text(json.dumps(written | {"use_dora": True}))
-    with pytest.raises(InputError, match="use_dora is true"):
-        load(config, LORA, base_fingerprint=mark)
+    others = {"use_dora": True, "alpha_pattern": {"q_proj": 32}, "rank_pattern": {"q_proj": 4}, "bias": "all"}
+    for name, value in {**others, "modules_to_save": ["lm_head"]}.items():
+        path.write_text(json.dumps(written | {name: value}))
+        with pytest.raises(InputError, match=f"{name} is .*: only plain LoRA is known here"):
+            load(config, LORA, base_fingerprint=mark)
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"cut")
     path.write_text(json.dumps(written))
     with pytest.raises(InputError, match="not a safetensors file that can be read"):
