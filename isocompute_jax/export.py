@@ -20,7 +20,7 @@ CHECKPOINT = flags.DEFINE_integer(
     "checkpoint", None, "Name of the checkpoint, one of RUN/checkpoints/; left out, the last whole one.", lower_bound=0
 )
 OUT = flags.DEFINE_string(
-    "out", None, "Directory to write; left out, RUN/exports/step-N. An older model there is replaced."
+    "out", None, "Directory to write; left out, RUN/exports/step-N. An older export of this run there is replaced."
 )
 MODEL = flags.DEFINE_string(
     "model", None, "Hugging Face directory of the run's base model, where it is no longer where config.json says."

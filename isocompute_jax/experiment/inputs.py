@@ -26,7 +26,15 @@ from isocompute_jax.experiment.samplers import device_of, make_environment, make
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.errors import CONFIG, InputError, fields_called
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import PromptConfig, Prompts, Tokenizer, get_grader, load_tokenizer, read_problems
+from isocompute_jax.tasks import (
+    PromptConfig,
+    Prompts,
+    Tokenizer,
+    get_grader,
+    leakage_key,
+    load_tokenizer,
+    read_problems,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -83,6 +91,10 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     name_of = grader_names(config)
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     check_prompts([train.problems, *sets.values()], prompts, config)
+    files = {config.train_set, *config.curriculum.train_sets.values()}  # evaluated as such, they are meant to be
+    say_what_is_trained_on(
+        train.problems, {n: own for n, own in sets.items() if config.evaluation.sets[n] not in files}
+    )
     if (most := max(size.problems for size in config.batch_sizes)) > max(
         len(train.problems), config.problems_per_batch
     ):
@@ -97,6 +109,18 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     if not config.service.remote:  # has this process room to sample?
         rollouts_per_dispatch(config, model_config, mesh, device_of(mesh))
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
+
+
+def say_what_is_trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> None:
+    """Warns of evaluation sets whose questions are trained on too (`tasks.leakage_key`): they hold nothing out."""
+    trained = {leakage_key(problem) for problem in problems} if sets else set()
+    for name, own in sets.items():
+        if count := sum(leakage_key(problem) in trained for problem in own):
+            LOG.warning(
+                "evaluation set %r: %d of its %d problems are trained on too, so its reward says little about others; "
+                "`python -m isocompute_jax.split` makes sets that share no question",
+                name, count, len(own),
+            )  # fmt: skip
 
 
 def model_config_of(config: RunConfig) -> ModelConfig:

@@ -49,6 +49,8 @@ SEEN_S = 10.0
 NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+EXPORTED = "export.json"
+"""In a directory that `export` wrote: whose weights they are."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
@@ -347,6 +349,12 @@ def export_checkpoint(
         and not (out / "model.safetensors.index.json").exists()
     ):
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
+    mark_of_run = str(run.resolve())
+    own = out.resolve().parent == (run / run_files.EXPORTS).resolve() or _exported_from(out) == mark_of_run
+    if out.exists() and not own:
+        raise InputError(
+            f"--out={out} holds a model that is no export of {run}: name another directory, or remove it first"
+        )
     lora = model.LoraConfig(**config.get("lora", {}))
     if lora.rank:
         base, adapters = (
@@ -360,7 +368,16 @@ def export_checkpoint(
         masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
         params = checkpoint.read_params(path, masters)
     model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
+    run_files.write_atomic(out / EXPORTED, json.dumps({"run": mark_of_run, "step": step_of(path)}) + "\n")
     return out
+
+
+def _exported_from(out: pathlib.Path) -> str:
+    """The run that a directory is an export of; empty where nothing says."""
+    try:
+        return str(json.loads((out / EXPORTED).read_text(encoding="utf-8"))["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def step_of(path: pathlib.Path) -> int:

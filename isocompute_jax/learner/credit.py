@@ -86,6 +86,21 @@ class Credit:
     # where turns have advantages of their own, K of each rollout: its trained tokens up to the end of each
     turn_ends: Int[Array | np.ndarray, "*P G K"] | None = None
 
+    def __post_init__(self) -> None:
+        # Transformations of JAX put other things in place of the arrays, of which nothing is asked.
+        advantages, *weights = (
+            getattr(part, "shape", None) for part in (self.advantages, self.policy_weights, self.regularizer_weights)
+        )
+        if advantages is None or any(shape is None for shape in weights):
+            return
+        per_rollout = advantages[: len(weights[0])]  # one number, or one for each turn or token, of a rollout
+        alike = all(shape == per_rollout for shape in weights)
+        if not alike or getattr(self.turn_ends, "shape", advantages) != advantages:
+            raise ValueError(
+                f"advantages {advantages}, policy weights {weights[0]} and regularizer weights {weights[1]} are not of "
+                f"the same rollouts{'' if self.turn_ends is None else ', the first with one number a turn'}"
+            )
+
     @property
     def takes_part(self) -> Bool[Array | np.ndarray, "*P G"]:
         """Rollouts that some term weighs."""

@@ -150,6 +150,11 @@ def test_what_cannot_be_exported_is_named(whole, tmp_path):
     (tmp_path / "thesis").mkdir()
     ends("exists and holds no model", out=tmp_path / "thesis")
     shutil.copytree(whole, tmp_path / "copy")
+    kept = room.export_checkpoint(tmp_path / "copy", out=tmp_path / "kept")
+    before = (kept / "model.safetensors").stat().st_mtime_ns
+    ends("kept holds a model that is no export of", out=kept)  # of another run
+    assert (kept / "model.safetensors").stat().st_mtime_ns == before
+    assert room.export_checkpoint(tmp_path / "copy", out=kept) == kept
     builders.garble(tmp_path / "copy" / "checkpoints" / str(STEPS))
     ends("8 is damaged: .* is not what was written", run=tmp_path / "copy", name=STEPS)
 

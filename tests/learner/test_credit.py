@@ -454,3 +454,15 @@ def test_masked_rollouts_leave_every_denominator_and_stay_in_the_mean_of_their_g
     assert got.kept.tolist() == [True, True, False, True, True, False]  # a group all of whose rollouts are masked
     nothing = learner.credit(rewards, lengths, recipe, max_tokens=5, masked=np.ones((6, 4), bool))
     assert not nothing.takes_part.any() and np.isfinite(nothing.policy_weights).all()
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 5), (3, 4), (4, 2, 4)])
+def test_advantages_of_other_rollouts_are_refused(shape):
+    """One for each rollout; with turns, one for each turn of each."""
+    ones = np.ones((2, 4), np.float32)
+    found = learner.Credit(advantages=ones, policy_weights=ones, regularizer_weights=ones)
+    with pytest.raises(ValueError, match="are not of the same rollouts"):
+        found.replace(advantages=np.zeros(shape, np.float32))
+    turns = found.replace(advantages=np.zeros((2, 4, 3), np.float32), turn_ends=np.ones((2, 4, 3), np.int32))
+    with pytest.raises(ValueError, match="the first with one number a turn"):
+        turns.replace(advantages=np.zeros((2, 4), np.float32))
