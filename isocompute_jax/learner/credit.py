@@ -93,7 +93,9 @@ class Credit:
         )
         if advantages is None or any(shape is None for shape in weights):
             return
-        per_rollout = advantages[: len(weights[0])]  # one number, or one for each turn or token, of a rollout
+        per_rollout = advantages[: len(weights[0])]  # one number, or one for each turn, of a rollout
+        if len(per_rollout) > 2 and weights[0][-1] == 1:  # of laid-out tokens (`of_tokens`)
+            per_rollout = (*per_rollout[:-1], 1)
         alike = all(shape == per_rollout for shape in weights)
         if not alike or getattr(self.turn_ends, "shape", advantages) != advantages:
             raise ValueError(
