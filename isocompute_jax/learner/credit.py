@@ -87,21 +87,15 @@ class Credit:
     turn_ends: Int[Array | np.ndarray, "*P G K"] | None = None
 
     def __post_init__(self) -> None:
-        # Transformations of JAX put other things in place of the arrays, of which nothing is asked.
-        advantages, *weights = (
-            getattr(part, "shape", None) for part in (self.advantages, self.policy_weights, self.regularizer_weights)
-        )
-        if advantages is None or any(shape is None for shape in weights):
+        parts = self.advantages, self.policy_weights, self.regularizer_weights, self.turn_ends
+        advantages, first, second, ends = (getattr(part, "shape", None) for part in parts)
+        if advantages is None or first is None or second is None:  # a transformation of JAX, and no arrays
             return
-        per_rollout = advantages[: len(weights[0])]  # one number, or one for each turn, of a rollout
-        if len(per_rollout) > 2 and weights[0][-1] == 1:  # of laid-out tokens (`of_tokens`)
-            per_rollout = (*per_rollout[:-1], 1)
-        alike = all(shape == per_rollout for shape in weights)
-        if not alike or getattr(self.turn_ends, "shape", advantages) != advantages:
-            raise ValueError(
-                f"advantages {advantages}, policy weights {weights[0]} and regularizer weights {weights[1]} are not of "
-                f"the same rollouts{'' if self.turn_ends is None else ', the first with one number a turn'}"
-            )
+        own = advantages[: len(first)]  # one number, or one for each turn, of a rollout
+        if len(own) > 2 and first[-1] == 1:  # of laid-out tokens (`of_tokens`)
+            own = (*own[:-1], 1)
+        if not own == first == second or ends not in (None, advantages):
+            raise ValueError(f"advantages {advantages} and weights {first}, {second} are not of the same rollouts")
 
     @property
     def takes_part(self) -> Bool[Array | np.ndarray, "*P G"]:

@@ -464,5 +464,5 @@ def test_advantages_of_other_rollouts_are_refused(shape):
     with pytest.raises(ValueError, match="are not of the same rollouts"):
         found.replace(advantages=np.zeros(shape, np.float32))
     turns = found.replace(advantages=np.zeros((2, 4, 3), np.float32), turn_ends=np.ones((2, 4, 3), np.int32))
-    with pytest.raises(ValueError, match="the first with one number a turn"):
+    with pytest.raises(ValueError, match="are not of the same rollouts"):
         turns.replace(advantages=np.zeros((2, 4), np.float32))
