@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 import math
@@ -109,6 +110,16 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     if not config.service.remote:  # has this process room to sample?
         rollouts_per_dispatch(config, model_config, mesh, device_of(mesh))
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
+
+
+def contents_of(inputs: Inputs) -> dict[str, str]:
+    """Digests of the training rows, in their order, and of the tokenizer's tokens: a resumed run must find the same."""
+    rows, tokens = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+    for problem in inputs.problems:
+        rows.update(problem.id.encode() + b"\0" + problem.digest)
+    vocabulary = sorted(inputs.tokenizer.backend.get_vocab(with_added_tokens=True).items())
+    tokens.update(repr((vocabulary, inputs.tokenizer.eos_ids)).encode())
+    return {"train_set": rows.hexdigest(), "tokenizer": tokens.hexdigest()}
 
 
 def say_what_is_trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> None:

@@ -26,7 +26,7 @@ from isocompute_jax.experiment import build, checkpoints, evaluation, memory, sa
 from isocompute_jax.experiment.ahead import Ahead, compiles_ahead, next_size
 from isocompute_jax.experiment.build import MakeSampler, Parts
 from isocompute_jax.experiment.config import RunConfig, how_to_hold_out
-from isocompute_jax.experiment.inputs import introduce, read_inputs
+from isocompute_jax.experiment.inputs import contents_of, introduce, read_inputs
 from isocompute_jax.experiment.loop_state import LoopState
 from isocompute_jax.experiment.metrics import (
     Phases,
@@ -97,7 +97,7 @@ def train(
                 config.reward, inputs.tokenizer, inputs.all_problems, team, environment=config.environment
             )
         ) as grading,
-        workdir.opened(path, config, build.facts_of(config, inputs), team),
+        workdir.opened(path, config, build.facts_of(config, inputs), team, contents_of(inputs)),
     ):
         parts, state = build.build(
             config,

@@ -49,6 +49,8 @@ SEEN_S = 10.0
 NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+CONTENTS = "contents"
+"""Field of config.json: digests of the rows and tokens that the run began with."""
 EXPORTED = "export.json"
 """In a directory that `export` wrote: whose weights they are."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
@@ -61,8 +63,9 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
       InputError: the directory holds a run of another config, or something that is no run.
     """
     if (path / run_files.CONFIG).exists():
-        check_same_run(path, config)
-        return (path / run_files.DONE).exists()
+        done = (path / run_files.DONE).exists()
+        check_same_run(path, config, moved=not done)  # the rows of one that goes on are compared once they are read
+        return done
     if path.exists() and not path.is_dir():
         raise _in_its_place(path)
     if path.exists() and any(not entry.name.startswith(".") for entry in path.iterdir()):
@@ -91,8 +94,12 @@ def recorded(path: pathlib.Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, team: Team) -> Iterator[None]:
+def opened(
+    path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, team: Team, contents: Mapping[str, str]
+) -> Iterator[None]:
     """Makes the directory, locks it, and writes its config.json unless it is there: process 0 does, for all.
+
+    `contents` are digests of what the run reads (`inputs.contents_of`), which one that goes on must find again.
 
     A new directory in which bad input was found before anything was done is removed again, so that the corrected
     command does not meet the config of the first one.
@@ -102,7 +109,7 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
         it, and could not write its share of checkpoints there.
     """
     with contextlib.ExitStack() as lock:
-        new = team.broadcast(lambda: _open(path, config, facts, lock))
+        new = team.broadcast(lambda: _open(path, config, facts, lock, contents))
         try:
             team.everywhere(lambda: _check_seen(path))
             yield
@@ -112,7 +119,13 @@ def opened(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, tea
             raise
 
 
-def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock: contextlib.ExitStack) -> bool:
+def _open(
+    path: pathlib.Path,
+    config: RunConfig,
+    facts: run_files.RunFacts,
+    lock: contextlib.ExitStack,
+    contents: Mapping[str, str],
+) -> bool:
     """Makes and locks a run's directory, and says whether it is a new one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -127,9 +140,9 @@ def _open(path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, lock
     begun = (path / run_files.CHECKPOINTS).exists()
     origin = fork.origin_of(config) if config.fork and (new or not begun) else None
     if new:
-        write_config(path, config, facts, origin)
+        write_config(path, config, facts, origin, contents)
     else:
-        check_same_run(path, config)
+        check_same_run(path, config, moved=_check_contents(path, config, contents))
     if origin is not None and not begun:
         fork.begin(path, origin)
     return new
@@ -148,13 +161,18 @@ def _check_seen(path: pathlib.Path) -> None:
 
 
 def write_config(
-    path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, origin: fork.Origin | None = None
+    path: pathlib.Path,
+    config: RunConfig,
+    facts: run_files.RunFacts,
+    origin: fork.Origin | None = None,
+    contents: Mapping[str, str] | None = None,
 ) -> None:
     """Writes config.json: what repeats the run, what it is compared by, and of a fork its origin."""
     content = {
         **dataclasses.asdict(facts),
         **({run_files.SCHEDULE: text} if (text := schedule_text(config)) else {}),
         **({"fork": fork.ancestry(origin)} if origin else {}),
+        **({CONTENTS: dict(contents)} if contents else {}),
         "config": dataclasses.asdict(config),
         IDENTITY: fork.identity_of_fork(config, origin) if origin else identity(config),
         "versions": versions(),
@@ -180,14 +198,38 @@ def remove_unused(path: pathlib.Path) -> None:
         shutil.rmtree(path)
 
 
-def check_same_run(path: pathlib.Path, config: RunConfig) -> None:
-    """Holds a run directory to the run that is to be resumed in it.
+def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str, str]) -> bool:
+    """Whether the run in a directory is known to have read the same rows and tokens.
+
+    Raises:
+      InputError: it is known to have read others.
+    """
+    try:
+        known = json.loads((path / run_files.CONFIG).read_text(encoding="utf-8")).get(CONTENTS, {})
+    except ValueError:
+        return False  # which `check_same_run` says
+    what = {
+        "train_set": f"{config.train_set or 'config.curriculum.train_sets'} has other rows, or these in another order,",
+        "tokenizer": f"the tokenizer of {config.model} has other tokens",
+    }
+    for name, digest in contents.items():
+        if known.get(name, digest) != digest:
+            raise InputError(
+                f"{path}: {what[name]} than when this run began, and the two would mix: give it back what it had, or "
+                "choose another --workdir"
+            )
+    return bool(known)
+
+
+def check_same_run(path: pathlib.Path, config: RunConfig, *, moved: bool = False) -> None:
+    """Holds a run directory to the run that is to be resumed in it; the training file may have `moved`.
 
     Raises:
       InputError: it holds a run of another config, or its config.json cannot be read.
     """
     theirs = recorded(path)
     changed = differences(config.as_recorded(theirs), theirs)
+    changed = [text for text in changed if not (moved and text.startswith("config.train_set:"))]
     if changed:
         raise InputError(
             f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -33,6 +35,13 @@ class Problem:
     prompt_tokens: tuple[int, ...] = ()
     # the other columns of its row, as JSON has them, for reward functions that want more than the answer.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes of what is asked and how it is graded: ids may be those of lines, alike in any two files."""
+        asked = [self.prompt, self.prompt_tokens, self.answer, self.task, self.extra]
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     @property
     def text(self) -> str:

@@ -11,7 +11,6 @@ what makes a problem hard for both cancels.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -35,7 +34,6 @@ from isocompute_jax.records.run_files import write_atomic
 
 EVALUATION = "evaluation.json"
 NORMAL_95 = 1.959964
-DIGEST_BYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +101,10 @@ def evaluate(
             "solved_at": config.solved_at,
             "reward": source.reward.function,
             "solved": found,
-            "contents": {problem.id: content_of(problem) for problem in problems if problem.id in found},
+            "contents": {problem.id: problem.digest.hex() for problem in problems if problem.id in found},
         }
         write_atomic(path / EVALUATION, json.dumps(facts, indent=1) + "\n")
     return found
-
-
-def content_of(problem: Problem) -> str:
-    """A digest of what is asked and how it is graded: ids alone may be those of lines, alike in any two files."""
-    asked = [problem.prompt, problem.prompt_tokens, problem.answer, problem.task, problem.extra]
-    text = json.dumps(asked, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def read_evaluation(directory: str | os.PathLike[str]) -> dict[str, Any]:

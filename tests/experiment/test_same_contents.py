@@ -1,0 +1,68 @@
+"""A run that goes on finds the rows and the tokens that it began with, or is refused."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from isocompute_jax.experiment import loop
+from isocompute_jax.records import run_files
+from isocompute_jax.records.errors import InputError
+from tests.experiment import builders
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was interrupted in its third step, and its config; the training file is its own."""
+    config = builders.make_inputs(tmp_path)
+    train = shutil.copy(config.train_set, tmp_path / "own.jsonl")
+    config = dataclasses.replace(config, train_set=str(train), max_compute=4 * config.rollouts_per_step)
+    with builders.interrupted_in_step(3), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "run")
+    return config, tmp_path / "run"
+
+
+def rows_of(config):
+    return pathlib.Path(config.train_set).read_text().splitlines(keepends=True)
+
+
+def test_other_rows_under_the_same_name_are_refused(begun):
+    config, run = begun
+    rows, path = rows_of(config), pathlib.Path(config.train_set)
+    before = (run / run_files.METRICS).read_bytes()
+    other = [json.dumps({**json.loads(row), "id": f"x{i}"}) + "\n" for i, row in enumerate(rows)]
+    for changed in (other, rows[::-1]):
+        path.write_text("".join(changed))
+        with pytest.raises(
+            InputError, match=r"own.jsonl has other rows, or these in another order, than when this run"
+        ):
+            loop.train(config, run)
+        assert (run / run_files.METRICS).read_bytes() == before
+    path.write_text("".join(rows))
+    loop.train(config, run)
+    assert (run / run_files.DONE).exists()
+
+
+def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
+    config, run = begun
+    moved = shutil.move(config.train_set, tmp_path / "moved.jsonl")
+    loop.train(dataclasses.replace(config, train_set=str(moved)), run)
+    assert (run / run_files.DONE).exists()
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(begun, tmp_path):
+    config, run = begun
+    path = pathlib.Path(config.model) / "tokenizer.json"
+    before = path.read_bytes()
+    swapped = json.loads(before)
+    vocabulary = swapped["model"]["vocab"]
+    [(one, i), (two, j)] = list(vocabulary.items())[3:5]
+    vocabulary[one], vocabulary[two] = j, i
+    try:
+        path.write_text(json.dumps(swapped))
+        with pytest.raises(InputError, match=r"the tokenizer of .* has other tokens than when this run began"):
+            loop.train(config, run)
+    finally:
+        path.write_bytes(before)
