@@ -100,7 +100,7 @@ def test_the_plan_the_forecast_and_the_price_of_choosing_otherwise():
 
 
 def test_what_it_rests_on():
-    assert "Inside the data, which reach 131,000; n tried: 4 to 128; one learning rate; 8 problems" in joined(
+    assert "Inside the data, which reach 131,000; n tried: 4 to 128; one learning rate." in joined(
         result("six")
     )
     assert "; one seed." in joined(result("one_seed"))
