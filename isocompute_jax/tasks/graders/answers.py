@@ -19,6 +19,8 @@ MAX_TEXT_CHARS = 100_000
 
 _MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)", re.IGNORECASE)
 _BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"\\*(?<![A-Za-z])(?:f?boxed|fbox)\s{0,3}\{")
+_LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋]+")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
@@ -57,9 +59,15 @@ def normalise(text: str) -> str:
 
 def final_answer(text: str) -> str:
     r"""The text of the last `\boxed{...}`, else what a marker introduces, else the whole text; stripped."""
-    text = text[-MAX_TEXT_CHARS:]
+    text = said(text)
     marked = marked_answer(text)
     return text.strip() if marked is None else marked
+
+
+def said(text: str) -> str:
+    r"""What a completion says once its thought has ended, in one spelling of boxes: `\fbox{5}` and `\boxed 5` too."""
+    text = text[-MAX_TEXT_CHARS:].rpartition("</think>")[2]
+    return _LOOSE_BOX.sub(r"\\boxed{\1}", _BOX.sub(r"\\boxed{", text))
 
 
 def marked_answer(text: str) -> str | None:

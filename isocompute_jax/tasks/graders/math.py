@@ -14,13 +14,14 @@ value is the interval that it means, and a union the set that it makes up.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import resource
 from collections.abc import Iterator, Sequence
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, all_boxed, marked_answer, plain_unicode
+from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, all_boxed, marked_answer, plain_unicode, said
 from isocompute_jax.tasks.graders.math_compare import conditional, same_answer
 from isocompute_jax.tasks.graders.math_values import without_doubled_brackets
 from isocompute_jax.tasks.graders.numeric import numeric_answer, reference_number, same_number
@@ -32,13 +33,14 @@ LAST_LINES = 3
 """Where an unmarked answer is looked for."""
 
 _JOINED = re.compile(
-    r"[\s$.,;:()]*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?[\s$.,;:()]*(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
+    r"(?:[\s$.,;:()]|\\[()\[\]])*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?(?:[\s$.,;:()]|\\[()\[\]])*"
+    r"(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
 )
+_HEDGE = re.compile(r"[\d$})],?\s{1,3}or\s{1,3}(?:\$|\\|[A-Za-z]\s?=|-?\d)")
+_OR = re.compile(r",?\s{1,3}or\s{1,3}")
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
 _THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
-_BOX = re.compile(r"\\*(?<![A-Za-z])f?boxed\s?\{")
-_LOOSE_BOX = re.compile(r"\\boxed\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 
 
 class Math(Grader):
@@ -66,7 +68,7 @@ def is_solved(gold: str, text: str) -> bool:
     with _bounded_memory():
         if found is not None and same_answer(gold, clean(found)):
             return True
-    return not boxed and _ends_in(gold, text)
+    return not boxed and not _HEDGE.search(_claim(text)) and _ends_in(gold, text)
 
 
 def _ends_in(gold: str, text: str) -> bool:
@@ -100,17 +102,21 @@ def gold_of(answer: str) -> str:
 
 def answer_of(text: str) -> str | None:
     """The final answer of a completion, as written; None where it gives none."""
-    text = text[-MAX_TEXT_CHARS:].rpartition("</think>")[2]
-    text = _LOOSE_BOX.sub(r"\\boxed{\1}", _BOX.sub(r"\\boxed{", text))
+    text = said(text)
     boxes = sorted(all_boxed(text))
     if boxes:
         return _last_boxes(text, boxes)
     marked = marked_answer(text)
     lines = [marked] if marked else _stated(text).splitlines()[-LAST_LINES:]
     for line in reversed([line for line in lines if line.strip()]):
-        formulas = [next(part for part in found if part) for found in _FORMULA.findall(line)]
+        found = list(_FORMULA.finditer(line))
+        formulas = [next(part for part in each.groups() if part) for each in found]
+        if formulas and not marked:  # "$x = 3$ or $x = 5$" is one answer
+            between = [line[one.end() : other.start()] for one, other in itertools.pairwise(found)]
+            joined = itertools.takewhile(_OR.fullmatch, reversed(between))
+            formulas = formulas[-1 - sum(1 for _ in joined) :]
         if formulas:
-            return ", ".join(formulas) if marked else formulas[-1]
+            return ", ".join(formulas)
         if marked:
             return re.split(r"\.\s|\n", line)[0]
     last = lines[-1].strip() if lines else ""
@@ -123,7 +129,7 @@ def _last_boxes(text: str, boxes: list[tuple[int, str]]) -> str:
     joined, named = [content], False
     for before, inside in reversed(boxes[:-1]):
         between = text[before + len(inside) + 1 : start]
-        between = between[: between.rfind("\\")] if "\\" in between else between
+        between = between[: between.rfind("\\boxed")] if "\\boxed" in between else between
         if before + len(inside) > start or not _JOINED.fullmatch(between) or ("=" in between and "\n" in between):
             break
         named = named or "=" in between

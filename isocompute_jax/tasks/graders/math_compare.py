@@ -27,6 +27,8 @@ _CONDITION = re.compile(
     r"|\\(?:iff|implies|impliedby|(?:[lL]ong)?(?:[lL]eft)?[rR]ightarrow|(?:Long)?Leftarrow)(?![A-Za-z])|[⇒⇔⟹⟺]"
 )
 """What makes an answer hold only under a condition, which may be the answer itself: `x = 3 if x = 3`."""
+_FULL_HOUR = re.compile(r"0+(?:\s?[AaPp]\.?[Mm]\.?)?")
+"""What stands behind the hour of a clock time such as `3:00 PM`; as a ratio it would be that of all."""
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
 _FIRST_DIGITS = re.compile(
     r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
@@ -183,6 +185,8 @@ def _same_words(a: str, b: str) -> bool:
 
 def _same_ratio(gold: Shape, answer: Shape) -> bool:
     """Whether a : b = c : d."""
+    if any(_FULL_HOUR.fullmatch(part.text) for part in (*gold.parts, *answer.parts)):
+        return _same_in_order(gold.parts, answer.parts)
     (first, *rest), (other, *others) = gold.parts, answer.parts
     return len(rest) == len(others) and all(
         _same_value(f"({a.text})/({first.text})", f"({b.text})/({other.text})")
@@ -350,8 +354,7 @@ def read_numeral(text: str) -> Numeral | None:
 
 
 def same_numeral(gold: Numeral | str, answer: Numeral | str) -> bool:
-    """Whether digits and bases agree; a base may be left out on one side."""
-    if isinstance(gold, str) or isinstance(answer, str):
-        digits, others = (side if isinstance(side, str) else side[0] for side in (gold, answer))
-        return digits == others
-    return gold == answer
+    """Whether digits and bases agree; an answer may leave the base out, and have one of ten where the gold has none."""
+    if isinstance(answer, str):
+        return gold[0] == answer if not isinstance(gold, str) else gold == answer
+    return (gold, 10) == answer if isinstance(gold, str) else gold == answer

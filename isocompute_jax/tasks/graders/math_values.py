@@ -130,6 +130,8 @@ def same_expression(a: Any, b: Any) -> bool:
 
     if not isinstance(a, sympy.Expr) or not isinstance(b, sympy.Expr):
         return type(a) is type(b) and a == b
+    if a.has(sympy.zoo, sympy.nan) or b.has(sympy.zoo, sympy.nan):  # 1/0 has no value, and so equals nothing
+        return False
     exact = _rational(a), _rational(b)
     if None not in exact:  # a long number may differ in its last digit
         return exact[0] == exact[1]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, last_match, marked_answer, plain_unicode
+from isocompute_jax.tasks.graders.answers import last_match, marked_answer, plain_unicode, said
 from isocompute_jax.tasks.graders.protocol import Grade, Grader
 
 MAX_NUMBER_CHARS = 200
@@ -95,7 +95,7 @@ class Approximate(Fraction):
 
 def numeric_answer(text: str) -> Fraction | None:
     """The number that a completion ends in: the only one in its marked answer, else the last one of the text."""
-    text = text[-MAX_TEXT_CHARS:]
+    text = said(text)
     marked = marked_answer(text)
     if marked is not None:
         return _only_number(marked)

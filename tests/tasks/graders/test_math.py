@@ -11,7 +11,7 @@ import pathlib
 import pytest
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks import Grading, RewardConfig
+from isocompute_jax.tasks import Grading, RewardConfig, get_grader
 from isocompute_jax.tasks.graders import math_compare, math_values
 from isocompute_jax.tasks.graders.math import Math, answer_of
 from tests.tasks.groups import decode, group, rewards_of
@@ -237,3 +237,33 @@ def test_no_gold_answer_of_the_pairs_is_refused_at_load():
             counts[Math().fault(Problem("p", "", json.loads(line)["gold"], "math"))] += 1
     assert set(counts) == {None}
     assert "holds no answer" in (Math().fault(Problem("p", "", "$ $", "math")) or "")
+
+
+@pytest.mark.parametrize(
+    ("gold", "completion", "right"),
+    [
+        ("3, 5", r"\(\boxed{3}\) and \(\boxed{5}\)", True), ("15", r"\(\boxed{14}\) or \(\boxed{15}\)", False),
+        ("5", r"\[\boxed{3}\] or \[\boxed{5}\]", False), ("5", r"$\boxed{3}$ or $\boxed{5}$", False),
+        ("5", "Thus $x=3$ or $x=5$.", False), ("5", "So it is 3 or 5.", False), ("3, 5", "Thus $x=3$ or $x=5$.", True),
+        ("5", "One or more is needed, so it is $5$.", True), ("12", "A, B or C has 4, so there are 12.", True),
+        ("12:00", r"\boxed{1:00}", False), ("3:00 PM", r"\boxed{4:00 PM}", False), ("3:00", r"\boxed{3:00}", True),
+        ("2:4", r"\boxed{1:2}", True), ("0:3", r"\boxed{0:3}", True), ("3:00 PM", r"\boxed{3:00 PM}", True),
+        (r"\frac{1}{0}", r"\boxed{\frac{2}{0}}", False), ("16", r"\boxed{16_7}", False), ("16_7", r"\boxed{16}", True),
+        ("16", r"\boxed{16_{10}}", True), ("5", r"\fbox{5}", True), ("5", r"\boxed 5", True), ("5", r"\fbox 5", True),
+        ("5", r"<think>\boxed{6}</think>So it is \boxed{5}", True),
+    ],
+)  # fmt: skip
+def test_brackets_hedges_times_and_bases(gold, completion, right):
+    assert bool(Math().grade(Problem("p", "q", gold, "math"), completion).reward) is right
+
+
+@pytest.mark.parametrize("name", ["exact", "numeric", "math"])
+def test_what_was_thought_is_no_answer(name):
+    """A box in a thought neither pays nor stands before what is said afterwards; `\\fbox` is a box too."""
+
+    def grade(text):
+        return get_grader(name).grade(Problem("p", "q", "5", name), text).reward
+
+    assert grade(r"<think>\boxed{5}</think>The answer is 6.") == 0.0
+    assert grade(r"<think>try \boxed{6}</think>The answer is 5.") == 1.0
+    assert grade(r"<think>maybe 6</think>\fbox{5}") == grade(r"so \boxed 5") == 1.0
