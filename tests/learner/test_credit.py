@@ -462,7 +462,9 @@ def test_advantages_of_other_rollouts_are_refused(shape):
     ones = np.ones((2, 4), np.float32)
     found = learner.Credit(advantages=ones, policy_weights=ones, regularizer_weights=ones)
     with pytest.raises(ValueError, match="are not of the same rollouts"):
-        found.replace(advantages=np.zeros(shape, np.float32))
-    turns = found.replace(advantages=np.zeros((2, 4, 3), np.float32), turn_ends=np.ones((2, 4, 3), np.int32))
+        dataclasses.replace(found, advantages=np.zeros(shape, np.float32))
+    turns = dataclasses.replace(
+        found, advantages=np.zeros((2, 4, 3), np.float32), turn_ends=np.ones((2, 4, 3), np.int32)
+    )
     with pytest.raises(ValueError, match="are not of the same rollouts"):
-        turns.replace(advantages=np.zeros((2, 4), np.float32))
+        dataclasses.replace(turns, advantages=np.zeros((2, 4), np.float32))

@@ -100,9 +100,7 @@ def test_the_plan_the_forecast_and_the_price_of_choosing_otherwise():
 
 
 def test_what_it_rests_on():
-    assert "Inside the data, which reach 131,000; n tried: 4 to 128; one learning rate." in joined(
-        result("six")
-    )
+    assert "Inside the data, which reach 131,000; n tried: 4 to 128; one learning rate." in joined(result("six"))
     assert "; one seed." in joined(result("one_seed"))
     assert "on training problems" in joined(put(result("six"), held_out=False))
     assert "training reward only." in joined(put(result("two"), held_out=False))
