@@ -19,7 +19,7 @@ MAX_TEXT_CHARS = 100_000
 
 _MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)", re.IGNORECASE)
 _BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
-_BOX = re.compile(r"\\*(?<![A-Za-z])(?:f?boxed|fbox)\s{0,3}\{")
+_BOX = re.compile(r"(?:(?<!\\)\\+|(?<![\\A-Za-z]))(?:f?boxed|fbox)\s{0,3}\{")  # a run of signs is read once
 _LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋]+")
