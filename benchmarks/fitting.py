@@ -172,7 +172,7 @@ def main() -> None:
     ours = np.array([fit.sse for fit in first[0]])
     count = SCIPY.value or sizes[0]
     problem, _, _ = prepare([compute] * count, list(rewards[:count]), [np.ones(len(compute))] * count, options=point)
-    starts = grid_starts(problem, form=HILL, ordered=True)
+    starts = grid_starts(problem, form=HILL)
     starts = starts + np.array([np.log(FIRST), 0.0])
     theirs, their_s, their_wall = timed(lambda: fit_scipy(np.log(compute), rewards[:count], starts))
     fit_curves([compute], [rewards[0]], options=full)

@@ -93,9 +93,8 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     check_prompts([train.problems, *sets.values()], prompts, config)
     files = {config.train_set, *config.curriculum.train_sets.values()}  # evaluated as such, they are meant to be
-    say_what_is_trained_on(
-        train.problems, {n: own for n, own in sets.items() if config.evaluation.sets[n] not in files}
-    )
+    others = {name: own for name, own in sets.items() if config.evaluation.sets[name] not in files}
+    say_what_is_trained_on(train.problems, others)
     if (most := max(size.problems for size in config.batch_sizes)) > max(
         len(train.problems), config.problems_per_batch
     ):

@@ -17,7 +17,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -49,10 +49,8 @@ SEEN_S = 10.0
 NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-CONTENTS = "contents"
-"""Field of config.json: digests of the rows and tokens that the run began with."""
-EXPORTED = "export.json"
-"""In a directory that `export` wrote: whose weights they are."""
+CONTENTS = "contents"  # field of config.json: digests of the rows and tokens that the run began with
+EXPORTED = "export.json"  # file that `export` adds to what it writes: the run whose weights they are
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
@@ -95,11 +93,15 @@ def recorded(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(
-    path: pathlib.Path, config: RunConfig, facts: run_files.RunFacts, team: Team, contents: Mapping[str, str]
+    path: pathlib.Path,
+    config: RunConfig,
+    facts: run_files.RunFacts,
+    team: Team,
+    contents: Callable[[], Mapping[str, str]],
 ) -> Iterator[None]:
     """Makes the directory, locks it, and writes its config.json unless it is there: process 0 does, for all.
 
-    `contents` are digests of what the run reads (`inputs.contents_of`), which one that goes on must find again.
+    `contents`, called there alone, gives digests of what the run reads: one that goes on must find them again.
 
     A new directory in which bad input was found before anything was done is removed again, so that the corrected
     command does not meet the config of the first one.
@@ -109,7 +111,7 @@ def opened(
         it, and could not write its share of checkpoints there.
     """
     with contextlib.ExitStack() as lock:
-        new = team.broadcast(lambda: _open(path, config, facts, lock, contents))
+        new = team.broadcast(lambda: _open(path, config, facts, lock, contents()))
         try:
             team.everywhere(lambda: _check_seen(path))
             yield
@@ -391,8 +393,8 @@ def export_checkpoint(
         and not (out / "model.safetensors.index.json").exists()
     ):
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
-    mark_of_run = str(run.resolve())
-    own = out.resolve().parent == (run / run_files.EXPORTS).resolve() or _exported_from(out) == mark_of_run
+    owner = str(run.resolve())
+    own = out.resolve().parent == (run / run_files.EXPORTS).resolve() or _exported_from(out) == owner
     if out.exists() and not own:
         raise InputError(
             f"--out={out} holds a model that is no export of {run}: name another directory, or remove it first"
@@ -410,7 +412,7 @@ def export_checkpoint(
         masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
         params = checkpoint.read_params(path, masters)
     model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
-    run_files.write_atomic(out / EXPORTED, json.dumps({"run": mark_of_run, "step": step_of(path)}) + "\n")
+    run_files.write_atomic(out / EXPORTED, json.dumps({"run": owner}) + "\n")
     return out
 
 

@@ -8,6 +8,7 @@ out, and said.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -191,6 +192,16 @@ def _told_apart(names: Sequence[str], members: Sequence[RunCurve]) -> tuple[list
 def spoken_rate(rate: float) -> str:
     """A learning rate in digits, as 0.0001, and with an exponent where that is shorter; `unknown` of 0."""
     return f"{rate:g}".replace("e-0", "e-") if rate else "unknown"
+
+
+def scale(value: float | None) -> str:
+    """Writes a count in three figures: `500M`, `1.5B`, `2.1e+19`; a dash where it is unknown."""
+    if value is None or not math.isfinite(value):
+        return "\N{EN DASH}"
+    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if factor <= value < 1000 * factor:
+            return f"{value / factor:.3g}{letter}"
+    return f"{value:z.3g}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

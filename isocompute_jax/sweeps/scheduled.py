@@ -169,10 +169,10 @@ class _Scheduled:
 
     def _stop_if_halted(self) -> None:
         """Stops all jobs, once each, when the budget is spent."""
-        fresh = self.jobs.keys() - self._stopping if self.state.halted else set()
+        fresh = [name for name in self.jobs if self.state.halted and name not in self._stopping]
         if fresh:
-            self._stopping |= fresh
-            self.scheduler.stop([self.jobs[name] for name in self.jobs if name in fresh])
+            self._stopping.update(fresh)
+            self.scheduler.stop([self.jobs[name] for name in fresh])
 
     def _record(self, name: str, state: books.State, reason: str = "", job: str = "") -> None:
         self.state.record(name, books.Record(state, self.scheduler.name, job or self.jobs.get(name, ""), reason))

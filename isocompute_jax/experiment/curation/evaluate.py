@@ -156,7 +156,7 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> PairedScores:
     Raises:
       InputError: they have no problem in common, or they differ in what an id asks, or in what counts as solved.
     """
-    for name, flag in (("solved_at", "--solved_at"), ("reward", "--reward_function")):
+    for name, flag in (("solved_at", "--solved_at"), ("reward", "--reward")):
         if ours.get(name) != theirs.get(name):
             raise InputError(
                 f"--compare: {flag} is {ours.get(name)!r} here and {theirs.get(name)!r} there: evaluate both alike"

@@ -56,8 +56,8 @@ class CurveBatch(NamedTuple):
     last: Array  # [K, Q] where it ends
 
 
-Kind = tuple[Array, Array, Array]
-"""What tells forms apart, bool [K] each: theta[0] is the logarithm of the place; the share saturates; low <= high."""
+Kind = tuple[Array, Array]
+"""What tells forms apart, bool [K] each: theta[0] is the logarithm of the place; the share saturates."""
 Search = dict[str, Array]
 """Where a search stands (see `_begin`)."""
 
@@ -88,11 +88,11 @@ def run_basis(problem: CurveBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.solve(np.linalg.cholesky(gram), white).swapaxes(1, 2), gram
 
 
-def project(problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array) -> tuple[jax.Array, ...]:
+def project(problem: CurveBatch, share: jax.Array) -> tuple[jax.Array, ...]:
     """The `low` and `high` that minimise the sum of squares for one curve's share [P], and the residuals [P].
 
     The span of `problem.runs`, orthonormal here (`run_basis`), is taken out of everything. The levels keep the bounds
-    `problem.levels` and, when `ordered`, low <= high. The objective is convex, so when the free minimum breaks a bound
+    `problem.levels`, and low <= high. The objective is convex, so when the free minimum breaks a bound
     the answer lies on an edge of the feasible region, each a one-dimensional problem.
     """
 
@@ -111,16 +111,16 @@ def project(problem: CurveBatch, share: jax.Array, *, ordered: bool | jax.Array)
 
     def best_high(given: jax.Array) -> jax.Array:
         free = (climbed @ y - given * (climbed @ rest)) / _positive(climbed @ climbed)
-        return jnp.clip(free, jnp.where(ordered, jnp.maximum(h0, given), h0), h1)
+        return jnp.clip(free, jnp.maximum(h0, given), h1)
 
     def best_low(given: jax.Array) -> jax.Array:
         free = (rest @ y - given * (climbed @ rest)) / _positive(rest @ rest)
-        return jnp.clip(free, l0, jnp.where(ordered, jnp.minimum(l1, given), l1))
+        return jnp.clip(free, l0, jnp.minimum(l1, given))
 
     level = jnp.clip(ones @ y / total, jnp.maximum(l0, h0), jnp.minimum(l1, h1))
     lows = jnp.stack([low, l0, l1, best_low(h0), best_low(h1), level])
     highs = jnp.stack([low + rise, best_high(l0), best_high(l1), h0, h1, level])
-    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & ((lows <= highs) | jnp.logical_not(ordered))
+    inside = (lows >= l0) & (lows <= l1) & (highs >= h0) & (highs <= h1) & (lows <= highs)
     errors = (
         lows**2 * (rest @ rest) + highs**2 * (climbed @ climbed) + 2 * lows * highs * (rest @ climbed)
         - 2 * lows * (rest @ y) - 2 * highs * (climbed @ y)
@@ -138,7 +138,7 @@ def _positive(value: jax.Array) -> jax.Array:
 
 def _share(theta: jax.Array, u: jax.Array, kind: Kind) -> jax.Array:
     """[P] share of any form, from theta = (place, ln rate); see `forms.Form`."""
-    log_place, saturates, _ = kind
+    log_place, saturates = kind
     reached = jnp.isfinite(u)
     place = jnp.where(log_place, jnp.exp(jnp.where(log_place, theta[0], 0.0)), theta[0])
     z = jnp.exp(theta[1]) * (jnp.where(reached, u, 0.0) - place)
@@ -149,7 +149,7 @@ def _share(theta: jax.Array, u: jax.Array, kind: Kind) -> jax.Array:
 
 def _fitted(problem: CurveBatch, kind: Kind, theta: jax.Array) -> tuple[jax.Array, ...]:
     """The best low and high, and the residuals [P], at theta [2]."""
-    return project(problem, _share(theta, problem.x, kind), ordered=kind[2])
+    return project(problem, _share(theta, problem.x, kind))
 
 
 def _solve(matrix: jax.Array, vector: jax.Array) -> jax.Array:
@@ -287,20 +287,20 @@ def _lowest_minima(errors: np.ndarray) -> np.ndarray:
 
 
 def fit_rising(
-    problem: CurveBatch, *, form: Form, starts: np.ndarray | None = None, ordered: bool = True
+    problem: CurveBatch, *, form: Form, starts: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Fits K rising curves by weighted least squares, keeping the best of several starts each.
 
     Float64 is switched on for these calls alone: the caller's global JAX settings are left as they are. Curves are
     worked through in batches of bounded memory; the cost is linear in K. `starts` [K, S, Q] stand in place of the
-    problem's grid; `ordered` imposes low <= high.
+    problem's grid.
 
     Returns:
       [K, Q + 2] the best (low, high, *theta), [K] its sum of squares, and [K] whether the search converged.
     """
-    general = _general(problem, form, ordered)
+    general = _general(problem, form)
     if starts is None:
-        starts = grid_starts(problem, form=form, ordered=ordered)
+        starts = grid_starts(problem, form=form)
     starts = np.asarray(starts, np.float64)
     count, tries, width = starts.shape
     flat = _with_place(starts.swapaxes(0, 1).reshape(-1, width), form)
@@ -312,7 +312,7 @@ def fit_rising(
     return at[best], sse[best], converged[best]
 
 
-def grid_starts(problem: CurveBatch, *, form: Form, ordered: bool) -> np.ndarray:
+def grid_starts(problem: CurveBatch, *, form: Form) -> np.ndarray:
     """[K, STARTS, Q] from the problem's grid, cut to the box."""
     first, last = np.asarray(problem.first), np.asarray(problem.last)
     count, width = first.shape
@@ -322,21 +322,21 @@ def grid_starts(problem: CurveBatch, *, form: Form, ordered: bool) -> np.ndarray
     ends = [_with_place(np.clip(end, problem.lower, problem.upper), form) for end in (first, last)]
     padded = np.resize(_with_place(units, form), (_MOST_CELLS, 2))
     with jax.enable_x64(True):
-        errors = _in_batches(_grid, _general(problem, form, ordered), np.arange(count), *ends, shared=(padded,))
+        errors = _in_batches(_grid, _general(problem, form), np.arange(count), *ends, shared=(padded,))
     chosen = _lowest_minima(errors[:, : len(units)].reshape(-1, *cells))
     first, last = (end[:, None, 2 - width :] for end in ends)
     return first + units[chosen] * (last - first)
 
 
-def _general(problem: CurveBatch, form: Form, ordered: bool) -> tuple[CurveBatch, Kind]:
+def _general(problem: CurveBatch, form: Form) -> tuple[CurveBatch, Kind]:
     """The problem as the compiled programs see it: u in place of x, and a theta of two with the place held at 0."""
     arrays = CurveBatch(*(np.asarray(a, np.float64) for a in problem))
     x = np.exp(arrays.x) if form.of_compute else arrays.x
-    flags = (form.of_compute and form.has_place, form.saturates, ordered)
+    flags = (form.of_compute and form.has_place, form.saturates)
     kind = tuple(np.full(len(x), flag) for flag in flags)
     lower, upper = _with_place(arrays.lower, form), _with_place(arrays.upper, form)
     runs, _ = run_basis(arrays)
-    return arrays._replace(x=x, runs=runs, lower=lower, upper=upper, first=None, last=None), (kind[0], kind[1], kind[2])
+    return arrays._replace(x=x, runs=runs, lower=lower, upper=upper, first=None, last=None), (kind[0], kind[1])
 
 
 def _with_place(theta: np.ndarray, form: Form) -> np.ndarray:

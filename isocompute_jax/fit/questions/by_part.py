@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs
+from isocompute_jax.fit.configurations import ConfigurationRuns, group_runs, scale
 from isocompute_jax.fit.engine import fit_sweep
 from isocompute_jax.fit.frontier.answers import CERTAIN, interval
 from isocompute_jax.fit.options import AnalysisOptions
@@ -32,7 +32,6 @@ from isocompute_jax.fit.questions.answers import (
 )
 from isocompute_jax.fit.read import ReadOptions, RunCurve, read_curves
 from isocompute_jax.fit.read.reader import shared_length
-from isocompute_jax.fit.report.wording import scale
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.printing import printable
 

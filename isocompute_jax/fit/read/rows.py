@@ -35,7 +35,6 @@ IDENTITY = (*(name for name in FACTS if name != "num_steps"), *LABELS)
 ROUNDED, LEAST_ROUNDED = ("model_params", "problem_set_size"), 1000
 """Facts that tables may give with a fraction, where they were computed and are large: 1.5 parameters are billions."""
 
-
 WITH_COMMAS = re.compile(r"\s*[+-]?[0-9]*(?:,[0-9]+)+(?:\.[0-9]*)?\s*")
 """A number as people write it."""
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from isocompute_jax.fit.configurations import scale
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
-from isocompute_jax.fit.report.wording import EN_DASH, Section, amount, cell, figures, say, scale, short, words
+from isocompute_jax.fit.report.wording import EN_DASH, Section, amount, cell, figures, say, short, words
 from isocompute_jax.fit.results import BudgetAnswer, SweepResult
 
 MOST_BUDGETS = 9

@@ -42,16 +42,6 @@ def amount(compute: float) -> str:
     return f"{round(compute, 2 - math.floor(math.log10(compute))):,.0f}"
 
 
-def scale(value: float | None) -> str:
-    """Writes a count in three figures: `500M`, `1.5B`, `2.1e+19`."""
-    if value is None or not math.isfinite(value):
-        return EN_DASH
-    for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if factor <= value < 1000 * factor:
-            return f"{value / factor:.3g}{letter}"
-    return f"{value:z.3g}"
-
-
 def figures(value: float | None) -> str:
     """Writes a number in three figures; a dash when there is none."""
     return EN_DASH if value is None or not math.isfinite(value) else f"{value:z.3g}"

@@ -36,8 +36,8 @@ _JOINED = re.compile(
     r"(?:[\s$.,;:()]|\\[()\[\]])*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?(?:[\s$.,;:()]|\\[()\[\]])*"
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
 )
-_HEDGE = re.compile(r"[\d$})],?\s{1,3}or\s{1,3}(?:\$|\\|[A-Za-z]\s?=|-?\d)")
-_OR = re.compile(r",?\s{1,3}or\s{1,3}")
+_HEDGE = re.compile(r"[\d$})],?\s{1,3}or\s{1,3}(?:\$|\\|[A-Za-z]\s?=|-?\d)")  # which of two is left open
+_OR = re.compile(r",?\s{1,3}or\s{1,3}")  # between two formulas of one answer
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
 _THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)

@@ -73,17 +73,16 @@ def test_the_whole_fit_under_correlated_noise_is_scipys(rho):
     np.testing.assert_allclose(at[0], theirs.x, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_bounded_levels_are_the_minimum_of_a_convex_problem(ordered):
+def test_bounded_levels_are_the_minimum_of_a_convex_problem():
     rng = np.random.default_rng(6)
-    constraint = [{"type": "ineq", "fun": lambda p: p[1] - p[0]}] if ordered else []
+    constraint = [{"type": "ineq", "fun": lambda p: p[1] - p[0]}]
     for _ in range(12):
         share, y = np.sort(rng.uniform(0, 1, 14)), rng.uniform(-0.3, 1.3, 14)
         lows, highs = np.sort(rng.uniform(0, 0.6, 2)), np.sort(rng.uniform(0.6, 1.0, 2))
         problem = one_problem(y, levels=(*lows, *highs))
         with jax.enable_x64(True):
             row = CurveBatch(*(jnp.asarray(a[0]) for a in problem))
-            low, high, residual = (np.asarray(a) for a in project(row, jnp.array(share), ordered=ordered))
+            low, high, residual = (np.asarray(a) for a in project(row, jnp.array(share)))
         assert lows[0] <= low <= lows[1] and highs[0] <= high <= highs[1]
         np.testing.assert_allclose(residual, y - low - (high - low) * share, atol=1e-14)
         theirs = scipy.optimize.minimize(
@@ -101,7 +100,7 @@ def test_a_falling_curve_becomes_flat_at_its_mean():
 def test_theta_stays_in_its_box_and_fixed_parameters_stand_still():
     y = 0.1 + 0.6 / (1 + np.exp(-2.0 * (X - 3)))
     box = (np.array([3.5, 0.1]), np.array([4.0, 0.1]))
-    starts = grid_starts(one_problem(y, box=box), form=HILL, ordered=True)
+    starts = grid_starts(one_problem(y, box=box), form=HILL)
     assert np.all((starts >= box[0]) & (starts <= box[1]))
     at, _, converged = fit_rising(one_problem(y, box=box), form=HILL)
     assert at[0, 2:].tolist() == [3.5, 0.1]  # the truth, 3, lies below the box

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from isocompute_jax.fit.configurations import scale
 from isocompute_jax.fit.laws import LawResult
 from isocompute_jax.fit.report import facts
 from isocompute_jax.fit.report.figures import style
-from isocompute_jax.fit.report.wording import say, scale, short, words
+from isocompute_jax.fit.report.wording import say, short, words
 from isocompute_jax.fit.results import BudgetAnswer, CurveBand, SweepResult
 
 MOST_PANELS = 8

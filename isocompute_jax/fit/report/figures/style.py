@@ -19,8 +19,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from isocompute_jax.fit.configurations import Configuration
-from isocompute_jax.fit.report.wording import scale
+from isocompute_jax.fit.configurations import Configuration, scale
 from isocompute_jax.records.run_files import write_atomic
 
 INK, QUIET, PALE, GREY = "#22262b", "#9aa1a9", "#dfe7ee", "#cfd4d9"
