@@ -39,7 +39,7 @@ EXTRAS = {
     "kubernetes": ("kubernetes", "yaml", "urllib3"),
     "serve": ("google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "xxhash"),
     "slurm": ("submitit",),
-    "track": ("prometheus_client", "tensorboardX"),
+    "track": ("tensorboardX",),
     "wandb": ("wandb",),
 }  # fmt: skip
 """Extra of the package -> the modules that it brings."""

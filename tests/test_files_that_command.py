@@ -129,7 +129,6 @@ def configs(attack: Attack) -> None:
         "service.token_file": {"service": {"token_file": str(attack.outside / "keys")}},
         "service.shared_dir": {"service": {"shared_dir": str(attack.outside)}},
         "track.wandb": {"track": {"wandb": "theirs"}},
-        "track.prometheus": {"track": {"prometheus_port": 9, "prometheus_address": "0.0.0.0"}},
     }
     for name, values in fields.items():
         path.write_text(json.dumps({"config": values if name != "reward" else {"reward": values}}))

@@ -188,8 +188,7 @@ def test_the_fit_works_without_the_extras(tmp_path):
 @pytest.mark.slow
 def test_the_learner_works_without_the_service(tmp_path):
     rooms = ["model", "tasks", "sampling", "learner", "experiment", "sweeps", "study"]
-    # Two are needed elsewhere too: by orbax, and by who wants to be asked by Prometheus.
-    blocked = {*app.EXTRAS["serve"]} - {"google", "prometheus_client"}
+    blocked = {*app.EXTRAS["serve"]} - {"google"}  # which orbax needs too
     done = without(blocked, importing(rooms), tmp_path)
     assert done.returncode == 0, done.stderr
 

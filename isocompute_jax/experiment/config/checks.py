@@ -453,5 +453,3 @@ def _commands(config: RunConfig) -> Iterator[tuple[str, Any]]:
             yield f"service.{field}", value
     if config.track.wandb:
         yield "track.wandb", config.track.wandb
-    if config.track.prometheus_port and config.track.prometheus_address != type(config.track).prometheus_address:
-        yield "track.prometheus_address", config.track.prometheus_address

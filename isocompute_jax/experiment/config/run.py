@@ -238,12 +238,6 @@ class TrackConfig(Group):
         "Project of Weights & Biases that gets what is logged; empty for none (extra `wandb`). WANDB_MODE=offline in "
         "the environment keeps it in the run's folder wandb/, for `wandb sync`.",
     )
-    prometheus_port: int = option(
-        0, "Port on which the learner answers Prometheus; 0 for none (extra `track`).", low=0, high=65535
-    )
-    prometheus_address: str = option(
-        "127.0.0.1", "Address of `prometheus_port`; 0.0.0.0 lets other machines read it, and there is no password."
-    )
     rollouts: int = option(1, "Groups of a step that are kept in rollouts.jsonl, to be read; 0 for none.", low=0)
     rollouts_every: int = option(
         0,

@@ -1,4 +1,4 @@
-"""Where logged lines go beside the run's own logs: TensorBoard, Weights & Biases, Prometheus.
+"""Where logged lines go beside the run's own logs: TensorBoard, Weights & Biases.
 
 The logs of the run directory are the truth; trackers repeat it. So none of them may end a run or hold it up: each works
 in a thread of its own behind a short queue, the first thing that fails is logged, and from then on it is left alone.
@@ -29,7 +29,6 @@ def check_installed(config: TrackConfig) -> None:
     needed = (
         (config.tensorboard, "tensorboard", "tensorboardX", "track"),
         (bool(config.wandb), "wandb", "wandb", "wandb"),
-        (config.prometheus_port > 0, "prometheus_port", "prometheus_client", "track"),
     )
     for asked, field, module, extra in needed:
         if asked and importlib.util.find_spec(module) is None:
@@ -50,10 +49,6 @@ def make_trackers(config: TrackConfig, path: pathlib.Path) -> Trackers:
         from isocompute_jax.experiment.tracking.weights_and_biases import WeightsAndBiases
 
         made["Weights & Biases"] = lambda: WeightsAndBiases(path, project=config.wandb)
-    if config.prometheus_port:
-        from isocompute_jax.experiment.tracking.prometheus import Prometheus
-
-        made["Prometheus"] = lambda: Prometheus(path, config.prometheus_address, config.prometheus_port)
     return Trackers(made)
 
 

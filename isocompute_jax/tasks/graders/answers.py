@@ -1,6 +1,7 @@
-r"""Where a final answer stands in a text: in the last `\boxed{...}`; else behind `####`, `answer is` or `answer:`.
+r"""Where a final answer stands: in a text's last boxes, else behind `####`, `answer is` or `answer:`, else at its end.
 
-`exact` compares final answers as text.
+A thought (up to `</think>`) holds no answer. `exact` compares final answers as text; `numeric` and `math` read what is
+found here as a number and as mathematics.
 
 Everything runs in time linear in the text, of which only the last `MAX_TEXT_CHARS` are read: no text can make it hang.
 """
@@ -11,6 +12,7 @@ import collections
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.protocol import Grade, Grader
@@ -27,6 +29,38 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _INVISIBLE = re.compile("[\\u00ad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u2069\\ufeff]")
 """Soft hyphens, spaces of no width, marks of direction: nobody sees them."""
 _MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\u2010\u2011\u2012\ufe63\uff0d", "-"))
+_JOINED = re.compile(
+    r"(?:[\s$.,;:()]|\\[()\[\]])*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?(?:[\s$.,;:()]|\\[()\[\]])*"
+    r"(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
+)
+_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
+_THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
+_HEDGE = re.compile(r"[\d$})],?\s{1,3}or\s{1,3}(?:\$|\\|[A-Za-z]\s?=|-?\d)")
+_CONDITION = re.compile(
+    r"(?<![A-Za-z\\])(?:if|iff|unless|whenever|provided|assuming|supposing|otherwise"
+    r"|(?:when|where|given|for)(?=[^<>]*[A-Za-z)]\s?=))(?![A-Za-z])"
+    r"|\\(?:iff|implies|impliedby|(?:[lL]ong)?(?:[lL]eft)?[rR]ightarrow|(?:Long)?Leftarrow)(?![A-Za-z])|[⇒⇔⟹⟺]"
+)
+
+
+class Final(NamedTuple):
+    """The final answer of a text, as it is written there."""
+
+    text: str  # with the place `end`, the whole text behind its thought
+    place: Literal["box", "marker", "end"]
+
+    @property
+    def claim(self) -> str:
+        """What is said at last: behind a marker the first sentence, at the end the last, from its first number on."""
+        if self.place == "marker":
+            return _SENTENCE.split(self.text)[0]
+        last = _SENTENCE.split(self.text.strip())[-1]
+        return last if self.place == "box" else re.sub(r"^[^\d$\\]*", "", last)
+
+    @property
+    def hedged(self) -> bool:
+        """Whether the claim leaves open which of two it is: "3 or 5"."""
+        return _HEDGE.search(self.claim) is not None
 
 
 class Exact(Grader):
@@ -48,7 +82,7 @@ class Exact(Grader):
 
 
 def _normal_answer(text: str) -> str:
-    return normalise(final_answer(text))
+    return normalise(find_answer(text).text)
 
 
 def normalise(text: str) -> str:
@@ -57,37 +91,52 @@ def normalise(text: str) -> str:
     return spaced.lstrip("$* ").rstrip("$*. ") or spaced
 
 
-def final_answer(text: str) -> str:
-    r"""The text of the last `\boxed{...}`, else what a marker introduces, else the whole text; stripped."""
-    text = said(text)
-    marked = marked_answer(text)
-    return text.strip() if marked is None else marked
+def find_answer(text: str) -> Final:
+    r"""The text of the last boxes, else what a marker introduces, else the whole text.
 
-
-def said(text: str) -> str:
-    r"""What a completion says once its thought has ended, in one spelling of boxes: `\fbox{5}` and `\boxed 5` too."""
+    `\fbox{5}` and `\boxed 5` are boxes too. Boxes with nothing but a comma, a word or a name between them are read
+    together: `$\boxed{3}$ or $\boxed{5}$` is "3, 5".
+    """
     text = text[-MAX_TEXT_CHARS:].rpartition("</think>")[2]
-    return _LOOSE_BOX.sub(r"\\boxed{\1}", _BOX.sub(r"\\boxed{", text))
-
-
-def marked_answer(text: str) -> str | None:
-    """What the last box holds, or else the line behind the last marker; None where there is neither."""
-    boxed = last_boxed(text)
-    if boxed is not None:
-        return boxed.strip()
+    text = _LOOSE_BOX.sub(r"\\boxed{\1}", _BOX.sub(r"\\boxed{", text))
+    boxes = sorted(_all_boxed(text))
+    if boxes:
+        return Final(_joined(text, boxes).strip(), "box")
     last = last_match(_MARKER, text)
     if last is None:
-        return None
-    return text[last.end() :].lstrip(":* \t\r\n").split("\n", 1)[0].strip()
+        return Final(text.strip(), "end")
+    return Final(text[last.end() :].lstrip(":* \t\r\n").split("\n", 1)[0].strip(), "marker")
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the `\boxed{` that opens last among those that are closed, in one pass over the braces."""
-    boxes = all_boxed(text)
-    return max(boxes)[1] if boxes else None
+def without_thoughts(text: str) -> str:
+    """A text without sentences such as "Wait, let me see if it is 2"; nothing of one that breaks off in such a one."""
+    sentences = _SENTENCE.split(text.strip())
+    if _THOUGHT.search(sentences[-1]):
+        return ""
+    return " ".join("\n" if _THOUGHT.search(sentence) else sentence for sentence in sentences)
 
 
-def all_boxed(text: str) -> list[tuple[int, str]]:
+def is_conditional(text: str) -> bool:
+    """Whether an answer holds only under a condition, which may be the answer itself: `x = 3 if x = 3`."""
+    return _CONDITION.search(text) is not None
+
+
+def _joined(text: str, boxes: list[tuple[int, str]]) -> str:
+    """The last box, and those before it that only a comma, a word or a name separates: together they are the answer."""
+    start, content = boxes[-1]
+    joined, named = [content], False
+    for before, inside in reversed(boxes[:-1]):
+        between = text[before + len(inside) + 1 : start]
+        between = between[: between.rfind("\\boxed")] if "\\boxed" in between else between
+        if before + len(inside) > start or not _JOINED.fullmatch(between) or ("=" in between and "\n" in between):
+            break
+        named = named or "=" in between
+        joined.append(inside)
+        start = before
+    return ", ".join(joined[::-1] if named else dict.fromkeys(reversed(joined)))
+
+
+def _all_boxed(text: str) -> list[tuple[int, str]]:
     r"""(where its content begins, content) of every `\boxed{...}` that is closed, in the order in which they close.
 
     The content of a box that holds boxes is not repeated for each depth: beyond the first few it is left out.

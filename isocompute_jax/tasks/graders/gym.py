@@ -21,7 +21,7 @@ from typing import Any
 from isocompute_jax.options import unknown_word
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import MAX_TEXT_CHARS, final_answer
+from isocompute_jax.tasks.graders.answers import find_answer
 from isocompute_jax.tasks.graders.protocol import Grade, Grader, to_grade
 
 PREFIX = "gym:"
@@ -52,7 +52,7 @@ class Gym(Grader):
         draw = json.loads(problem.answer)
         dataset = _dataset(self.name.removeprefix(PREFIX), draw["count"], draw["seed"], json.dumps(draw["options"]))
         with _only_values():
-            score = dataset.score_answer(final_answer(text[-MAX_TEXT_CHARS:]), dataset[draw["index"]])
+            score = dataset.score_answer(find_answer(text).text, dataset[draw["index"]])
         return float(score)
 
     def fault(self, problem: Problem) -> str | None:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable
 
 from isocompute_jax.tasks.graders import math_values
+from isocompute_jax.tasks.graders.answers import is_conditional
 from isocompute_jax.tasks.graders.math_shapes import FLIPPED, Shape, interval, names, read_shape, real_set
 from isocompute_jax.tasks.graders.math_values import DEEPEST, NotUnderstoodError, depth, plain_value
-from isocompute_jax.tasks.graders.numeric import is_unit, unit_factor
+from isocompute_jax.tasks.graders.numeric import is_unit, read_number, unit_factor
 
 _CHOICE = re.compile(r"\(?\s*([A-Z])\s*\)?")
 _CHOSEN = re.compile(
@@ -21,18 +22,13 @@ _CHOSEN = re.compile(
     r"\(?\s*([A-Za-z])\s*(?:\)|[.:]\s|$)"
 )
 _HEDGED = re.compile(r"\b(?:or|and)\b|[,/]")
-_CONDITION = re.compile(
-    r"(?<![A-Za-z\\])(?:if|iff|unless|whenever|provided|assuming|supposing|otherwise"
-    r"|(?:when|where|given|for)(?=[^<>]*[A-Za-z)]\s?=))(?![A-Za-z])"
-    r"|\\(?:iff|implies|impliedby|(?:[lL]ong)?(?:[lL]eft)?[rR]ightarrow|(?:Long)?Leftarrow)(?![A-Za-z])|[⇒⇔⟹⟺]"
-)
-"""What makes an answer hold only under a condition, which may be the answer itself: `x = 3 if x = 3`."""
 _FULL_HOUR = re.compile(r"0+(?:\s?[AaPp]\.?[Mm]\.?)?")
 """What stands behind the hour of a clock time such as `3:00 PM`; as a ratio it would be that of all."""
 _DECIMAL = re.compile(r"[-+]?\d{0,40}\.\d{1,40}")
-_FIRST_DIGITS = re.compile(
-    r"^([-+]?(?:[\d.,]|(?<=\d)\^\{?-?\d+\}?|\\times|\\cdot|\\frac\s?\{[^{}]*\}\s?\{[^{}]*\}|\\pi|\\sqrt\s?\{[^{}]*\}|\s|/)*?)\s*(?!\^\{?\d)((?:\\?[A-Za-z][A-Za-z.]*+|\^\\circ|\^\{?[23]\}?|[\s/·])+)$"
+_UNIT = re.compile(
+    r"(?:(?<![\\A-Za-z])[A-Za-z][A-Za-z.]*+|\\cdot(?![A-Za-z])|\^\\circ|(?<=[A-Za-z ])\^\{?[23]\}?|[\s/·])+$"
 )
+"""Words and what joins them, at the end of a value."""
 
 _SIGN = re.compile(r"[\\^_=<>*|]|(?<=[\d)}\]])\s?[!/]")
 """What only formulas have."""
@@ -60,7 +56,7 @@ def same_answer(gold: str, answer: str) -> bool:
 
 def conditional(gold: str, answer: str) -> bool:
     """Whether an answer holds only under a condition, of which the gold answer has none."""
-    return _CONDITION.search(answer) is not None and _CONDITION.search(gold) is None
+    return is_conditional(answer) and not is_conditional(gold)
 
 
 def same_shape(gold: Shape, answer: Shape) -> bool:
@@ -130,14 +126,13 @@ def _same_value(gold: str, answer: str) -> bool:
     factor = unit_factor(other_unit, unit) if unit and other_unit else "1"
     if factor is None:
         return False
-    if percent and not other_percent and gold == answer:  # the sign is often left out
-        return True
     if factor != "1":
         answer = f"({answer})*{factor}"
-    gold, answer = (
-        f"({text})/100" if sign and not (percent and other_percent) else text
-        for text, sign in ((gold, percent), (answer, other_percent))
-    )
+    if percent != other_percent:
+        bare = read_number(gold)
+        if bare is not None and abs(bare.value) >= 1 and bare == read_number(answer):  # the sign is often left out
+            return True
+        gold, answer = (f"({text})/100" if sign else text for text, sign in ((gold, percent), (answer, other_percent)))
     numeral, other = read_numeral(gold), read_numeral(answer)
     if numeral or other:
         return same_numeral(numeral or gold, other or answer)
@@ -153,9 +148,11 @@ def _measured(text: str) -> tuple[str, str, bool]:
     """A number, its unit, and whether it is in percent."""
     percent = "%" in text or bool(re.search(r"\bpercent\b", text))
     text = re.sub(r"%|\bpercent\b", "", text).strip()
-    found = _FIRST_DIGITS.match(text)
-    if found and found[1].strip() and is_unit(found[2].replace(r"^\circ", " degrees ")):
-        return found[1].strip(), found[2].strip(), percent
+    found = _UNIT.search(text)
+    if found is not None and found[0].strip() and is_unit(found[0].replace(r"^\circ", " degrees ")):
+        value = text[: found.start()].strip()
+        if value and not _letters(value) and not _OF_ANGLES.search(value):
+            return value, found[0].strip(), percent
     text = _ANGLE.sub(r"(\\frac{\\pi}{180}(\1))", text) if _OF_ANGLES.search(text) else text
     return text.replace(r"^\circ", "").strip(), "", percent
 

@@ -1,12 +1,13 @@
 r"""`numeric`: equality of the final answers as numbers.
 
-A number in a box or behind a marker must be the only one there: an answer that hedges ("3 or 5") earns nothing. What
-stands around a number must be understood, or it is none: words and units are ("5 cm", "x = 5"), mathematics that would
-change its value is not ("5^2", "5!", "\sqrt{5}", "2x", "sin(5)", "x \le 5").
+An answer is found where `math` finds it (`answers`) and cleaned as there (`latex`). A number in a box or behind a
+marker must be the only one there: an answer that hedges ("3 or 5") earns nothing. What stands around a number must be
+understood, or it is none: words, units and steps are ("5 cm", "x = 5", "15 + 5 = 20", "42, and she is happy"),
+mathematics that would change its value is not ("5^2", "5!", "\sqrt{5}", "2x", "sin(5)", "x \le 5").
 
-Nothing here evaluates an expression. Everything runs in time linear in the text, of which only the last
-`MAX_TEXT_CHARS` are read, and what is longer than `MAX_NUMBER_CHARS` or has an exponent beyond `MAX_EXPONENT` is not
-taken for a number. So no text can make a check hang, and it needs no process of its own.
+Nothing here evaluates an expression. Of a text few characters are read, and what is longer than `MAX_NUMBER_CHARS` or
+has an exponent beyond `MAX_EXPONENT` is not taken for a number. So no text can make a check hang, and it needs no
+process of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import last_match, marked_answer, plain_unicode, said
+from isocompute_jax.tasks.graders.answers import (
+    Final,
+    find_answer,
+    is_conditional,
+    last_match,
+    plain_unicode,
+    without_thoughts,
+)
+from isocompute_jax.tasks.graders.latex import MAX_CHARS, clean
 from isocompute_jax.tasks.graders.protocol import Grade, Grader
 
 MAX_NUMBER_CHARS = 200
@@ -25,50 +35,66 @@ RELATIVE_TOLERANCE = Fraction(1, 10**6)
 NEIGHBOURS = 200
 """Characters around an unmarked number that are looked at, at most to the ends of its line."""
 
-_SENTENCE_END = re.compile(r"(?:[.?]|(?<![\d)}])!)(?:\s|$)")
-_DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|°")
-_COMPARED = re.compile(r"[<>!~≈]=")
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+|\d+")
-
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+")
 _NUMBER = re.compile(
     r"""
     (?<![\w.])                              # not inside a word or a longer number
     (?P<sign>(?:(?<![)\]}])[-+])?)          # "47-3" is 47 and 3: behind an operand it is no sign
     (?:
-      \\[dt]?frac \s?\{\s? (?P<above_sign>[-+]?) (?P<above>\d+) \s?\} \s?\{\s? (?P<below>\d+) \s?\}
+      (?P<units>(?:\d{1,20}(?=\s?\\))?) \s?             # 2\frac{1}{2}
+      \\frac \s?\{\s? (?P<above_sign>[-+]?) (?P<above>\d+) \s?\} \s?\{\s? (?P<below>-?\d+) \s?\}
     |
-      \\?[$€£]? (?=\.?\d)
-      (?P<whole>\d+(?:,\d+)*)? (?:\.(?P<decimals>\d+))?
-      (?: (?: [eE] | \s{0,3}(?:\\times|\\cdot|[\u00d7*])\s{0,3}10\s?\^\s?\{? ) (?P<exponent>[-+]?\d+) \}? )?
+      (?P<mixed>\d{1,20}) [ ] (?P<part>\d{1,20}) \s?/\s? (?P<of>\d{1,20}) (?![\d.])
+    |
+      (?=\.?\d) (?P<whole>\d{1,3}(?:[ ]\d{3})+(?!\d) | \d+(?:,\d+)*)? (?:\.(?P<decimals>\d+))?
+      (?: (?: [eE] | \s?(?:\\times|\\cdot|\*)\s?10\s?\^\s?\{? ) (?P<exponent>[-+]?\d+) \}? )?
       (?: \s?/\s? (?P<divisor>\d+) (?!\d|\.\d) )?
     )
-    (?P<percent>\s?\\?%)?
+    (?P<percent>\s?(?:%|percent\b))?
     """,
     re.VERBOSE,
 )
 
-# What may stand around the one number of an answer, once wrappers are opened: plain words, and a name before "=".
-_NAMED = re.compile(r"(?:(?<![\w\\^*/+<>-])[A-Za-z](?:_\{?\w{1,3}\}?|\([a-z]\))?\s{0,3}=\s{0,3})+$")
-_WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|textit|mathbf|bf|rm|left|right|quad|displaystyle)\b|\\[,;: ]")
+# What people write around a number that is no part of it, and what else may stand there.
+_ASIDE = re.compile("<<[^<>]*>>")  # of a calculator
 _TAG = re.compile("</?[A-Za-z|_][\\w|]*>|\N{REPLACEMENT CHARACTER}")  # of a format, or a special token
+_BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])")
+_SENTENCE_END = re.compile(r"(?:[.?]|(?<![\d)}])!)(?:\s|$)")
+_CLAUSE_END = re.compile(r"[,;:?](?!\d)|\.(?:\s|$)")
+_GOES_ON = re.compile(
+    r"\s*(?:and|so|but|which|because|since|as|where|who|then|thus|making|namely|i\.e\.)[\s,]+[A-Za-z]\w"
+)
+_EQUALS = re.compile(r"(?<![<>!~=])=(?!=)")
+_NAMED = re.compile(r"(?:(?<![\w\\^*/+<>-])[A-Za-z](?:_\{?\w{1,3}\}?|\([a-z]\))?\s{0,3}=\s{0,3})+$")
+_SIGNS = re.compile(r"\\(?:times|cdot|div|frac|leq|geq)(?![A-Za-z])|_\{?\w{1,3}\}?")
+_STEP = re.compile(r"[-A-Za-z\d\s$.,'\"()\[\]{}+*/]*")
 _UNIT_POWER = re.compile(r"([A-Za-z]+)\s?\^\s?\{?[23]\}?")
-_SLASHED = re.compile(r"(?<=[A-Za-z])/(?=[A-Za-z])")
+_SLASHED = re.compile(r"(?<=[A-Za-z])\s?/\s?(?=[A-Za-z])")
 _LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+)?[^\s=:;,?!]*$")
 _PLAIN = re.compile(r"[A-Za-z\s$,:;.'\"()\[\]{}=-]*")
 _MINUS = re.compile(r"(?<![A-Za-z])-|-(?![A-Za-z])")
-_WORD = re.compile(r"[A-Za-z]+")
-_CHANGING = """
+_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
+_CHANGING_WORDS = """
 sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt cbrt root abs min max mod gcd lcm floor ceil pi infty
-infinity i e or and not about than least most between plus minus over divided multiplied times square cubed squared
-factorial percent half thousand million billion trillion hundred dozen
+infinity i e or not about than least most between plus minus over divided multiplied times square cubed squared
+factorial percent half halves third thirds quarter quarters thousand million billion trillion hundred dozen
+two three four five six seven eight nine ten eleven twelve
 """
-_FUNCTIONS = frozenset(_CHANGING.split())
+_CHANGING = frozenset(_CHANGING_WORDS.split())
 """Words that make another value of a number beside them, or leave it open."""
 _ARTICLES = frozenset({"a", "A", "I"})
 
 
+class WrittenNumber(NamedTuple):
+    """A number as it was written."""
+
+    value: Fraction  # of "60%" it is 60
+    exact: bool  # whole, or a fraction of whole numbers
+    percent: bool
+
+
 class Numeric(Grader):
-    """Equality of the final answers as numbers; see `parse_number` and `same_number`."""
+    """Equality of the final answers as numbers; see `read_number` and `same_number`."""
 
     name = "numeric"
     runs = "inline"
@@ -76,12 +102,12 @@ class Numeric(Grader):
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
         """1.0 where completion and problem end in the same number, else 0.0."""
         pairs = zip(problems, texts, strict=True)
-        numbers = ((numeric_answer(text), reference_number(problem.answer)) for problem, text in pairs)
+        numbers = ((number_of(find_answer(text)), gold_number(problem.answer)) for problem, text in pairs)
         return [Grade(float(same_number(found, expected))) for found, expected in numbers]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the answer is not one number."""
-        if reference_number(problem.answer) is not None:
+        if gold_number(problem.answer) is not None:
             return None
         return (
             f"answer: {problem.answer!r} is not one number that can be read; correct it, or use the task 'math' (for "
@@ -89,88 +115,99 @@ class Numeric(Grader):
         )
 
 
-class Approximate(Fraction):
-    """A number that was written with decimals or an exponent, and is not whole."""
-
-
-def numeric_answer(text: str) -> Fraction | None:
-    """The number that a completion ends in: the only one in its marked answer, else the last one of the text."""
-    text = said(text)
-    marked = marked_answer(text)
-    if marked is not None:
-        return _only_number(marked)
-    plain = _without_unit_powers(_plain(text))
-    last = last_match(_NUMBER, plain)
-    if last is None:
+def number_of(found: Final) -> WrittenNumber | None:
+    """The number that a completion gives: the only one of a marked answer, else the last one; None if it hedges."""
+    if found.place == "end":
+        found = found._replace(text=without_thoughts(found.text))
+    if found.place != "box" and (found.hedged or is_conditional(found.claim)):
         return None
-    before = plain[max(last.start() - NEIGHBOURS, 0) : last.start()].rpartition("\n")[2]
-    after = plain[last.end() : last.end() + NEIGHBOURS].partition("\n")[0]
-    after = re.split(r"[,;:?=]|\.\s|\.$", after, maxsplit=1)[0]
-    words = _LAST_WORDS.search(before)
-    return _value(last) if words is not None and _leaves_value(words[0], after) else None
+    return _last_number(found.text) if found.place == "end" else _only_number(_plain(found.text))
 
 
-def parse_number(text: str) -> Fraction | None:
-    r"""Reads one number and nothing else; None if it is none, or is too long (see the module's docstring).
-
-    `12`, `-0.5`, `.5`, `1,234,567`, `$3.20`, `3/4`, `\frac{3}{4}`, `1.5e-3`, `1.5 \times 10^{-3}`; `50%` is 1/2.
-    """
-    match = _NUMBER.fullmatch(plain_unicode(text).strip()) if len(text) <= 2 * MAX_NUMBER_CHARS else None
-    return None if match is None else _value(match)
-
-
-def reference_number(answer: str) -> Fraction | None:
+def gold_number(answer: str) -> WrittenNumber | None:
     """The number of a problem's answer: alone, with a name before it or a known unit behind it, or marked so."""
-    marked = marked_answer(answer)
-    text = answer if marked is None else marked
-    if len(text) > 2 * MAX_NUMBER_CHARS:
-        return None
-    plain = _plain(text).strip().strip("$ ").rstrip(". ")
+    text = find_answer(answer).text
+    plain = _plain(text)
     match = _NUMBER.search(plain)
-    if match is None:
+    if match is None or len(text) > MAX_CHARS:
         return None
     before, after = plain[: match.start()], plain[match.end() :]
-    named = not before.strip() or _NAMED.fullmatch(before)
     attached = re.match(r"[A-Za-z](?![A-Za-z])", after)  # "2x"; "5 m" has a space
+    named = not before.strip() or _NAMED.fullmatch(before)
     return _value(match) if named and not attached and is_unit(after) else None
 
 
-def same_number(a: Fraction | None, b: Fraction | None) -> bool:
-    """Exact equality; within a relative 1e-6 of the larger where either is approximate; False where one is missing."""
+def read_number(text: str) -> WrittenNumber | None:
+    r"""Reads one number and nothing else; None if it is none, or is too long (see the module's docstring).
+
+    `12`, `-0.5`, `.5`, `1,234,567`, `$3.20`, `3/4`, `\frac34`, `2\frac{1}{2}`, `1.5e-3`, `1.5 \times 10^{-3}`, `50%`.
+    """
+    match = _NUMBER.fullmatch(clean(text).removesuffix(" dollars"))
+    return None if match is None or len(text) > MAX_CHARS else _value(match)
+
+
+def same_number(a: WrittenNumber | None, b: WrittenNumber | None) -> bool:
+    """Equality; within a relative 1e-6 of the larger where either is written with decimals; False where one is missing.
+
+    A percent sign may be left out, of numbers from 1 on: 60% is 0.6, and a bare 60.
+    """
     if a is None or b is None:
         return False
-    if isinstance(a, Approximate) or isinstance(b, Approximate):
-        return abs(a - b) <= RELATIVE_TOLERANCE * max(abs(a), abs(b))
-    return a == b
+    tolerance = Fraction(0) if a.exact and b.exact else RELATIVE_TOLERANCE
+    x, y = (one.value / 100 if one.percent and not other.percent else one.value for one, other in ((a, b), (b, a)))
+    bare = [(a.value, b.value)] if a.percent != b.percent and min(abs(a.value), abs(b.value)) >= 1 else []
+    return any(abs(p - q) <= tolerance * max(abs(p), abs(q)) for p, q in [(x, y), *bare])
 
 
 def _plain(text: str) -> str:
-    """Without typography: degrees as a word, tags as commas, comparisons as one sign."""
-    return _TAG.sub(" , ", _COMPARED.sub("≤", _DEGREES.sub(" degrees ", plain_unicode(text))))
+    """One line in one spelling: without tags, a calculator's notes and bold type; degrees as a word."""
+    bare = _BOLD.sub(" ", _TAG.sub(" , ", _ASIDE.sub(" ", text)))
+    plain = clean(bare).replace(r"^\circ", " degrees ")
+    plain = re.sub(r"^([-+]) (?=\.?\d)", r"\1", plain)
+    return _UNIT_POWER.sub(lambda found: found[1] if found[1] in UNITS else found[0], plain)  # "5 m^2" as "5 m"
 
 
-def _only_number(text: str) -> Fraction | None:
-    """The one number of a marked answer's first sentence; None if there are more, or mathematics around it."""
-    plain = _without_unit_powers(_first_clause(_plain(text)))
-    matches = list(_NUMBER.finditer(plain))
-    if len(matches) != 1:
+def _only_number(text: str) -> WrittenNumber | None:
+    """The one number that an answer gives in its first sentence, behind names or steps: `x = 5`, `15 + 5 = 20`."""
+    *steps, last = _EQUALS.split(_SENTENCE_END.split(text, maxsplit=1)[0])
+    match = _NUMBER.search(last)
+    found = None if match is None else _value(match)
+    if match is None or found is None:
         return None
-    [match] = matches
-    return _value(match) if _leaves_value(plain[: match.start()], plain[match.end() :]) else None
+    clause, *rest = _CLAUSE_END.split(last[match.end() :], maxsplit=1)
+    goes_on = not rest or not re.search(r"\d|\bor\b", rest[0]) or _GOES_ON.match(rest[0])
+    named = len(steps) == 1 and not re.search(r"\d", steps[0]) and re.search(r"(?:^|\s)[A-Za-z]\([a-z]\)\s*$", steps[0])
+    if not goes_on or not (named or all(_leads_to(step, found) for step in steps)):
+        return None
+    return found if _leaves_value(last[: match.start()], clause) else None
 
 
-def _without_unit_powers(text: str) -> str:
-    """`5 m^2` as `5 m`."""
-    return _UNIT_POWER.sub(lambda found: found[1] if found[1] in UNITS else found[0], text)
+def _leads_to(step: str, found: WrittenNumber) -> bool:
+    """Whether what stands before a sign of equality names the number, or is a computation without variables."""
+    whole = _NUMBER.fullmatch(step.strip())
+    if whole is not None:
+        return same_number(_value(whole), found)
+    plain = _SIGNS.sub(" ", step)
+    if not _STEP.fullmatch(plain) or re.search(r"\d[A-Za-z]|^\s*-\s*[A-Za-z]", plain):
+        return False
+    return not re.search(r"\d", plain) or all(_is_plain(word) for word in _WORD.findall(plain))
 
 
-def _first_clause(text: str) -> str:
-    return _SENTENCE_END.split(text, maxsplit=1)[0]
+def _last_number(text: str) -> WrittenNumber | None:
+    """The last number of a text without a marked answer; None where what stands around it is not understood."""
+    for line in reversed(plain_unicode(text[-MAX_CHARS:]).splitlines()):
+        plain = _plain(line) if re.search(r"\d", line) else ""
+        last = last_match(_NUMBER, plain)
+        if last is None:
+            continue
+        words = _LAST_WORDS.search(plain[max(last.start() - NEIGHBOURS, 0) : last.start()])
+        after = re.split(r"[,;:?=]|\.\s|\.$", plain[last.end() : last.end() + NEIGHBOURS], maxsplit=1)[0]
+        return _value(last) if words is not None and _leaves_value(words[0], after) else None
+    return None
 
 
 def _leaves_value(before: str, after: str) -> bool:
     """Whether what stands around a number is understood, and leaves its value alone."""
-    before, after = (_WRAPPER.sub(" ", part).replace("**", " ") for part in (before, after))
     before = _NAMED.sub("", before)
     attached = _WORD.match(after)  # "2x" and "3i" are no numbers with a unit, "5cm" is
     if attached and (len(attached[0]) < 2 or attached[0] not in UNITS):
@@ -186,23 +223,28 @@ def _leaves_value(before: str, after: str) -> bool:
 
 def _is_plain(word: str) -> bool:
     """Whether a word beside a number is neither a variable nor one that makes another number of it."""
-    return word in _ARTICLES or (len(word) > 1 and word.lower() not in _FUNCTIONS)
+    return word in _ARTICLES or (len(word) > 1 and word.lower() not in _CHANGING)
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _value(match: re.Match[str]) -> WrittenNumber | None:
     """The number that `_NUMBER` matched; None if it is too long, misplaces a comma, or divides by zero."""
     if len(match[0]) > MAX_NUMBER_CHARS:
         return None
-    below = int(match["below"] or match["divisor"] or 1) * (100 if match["percent"] else 1)
-    exponent = int(match["exponent"] or 0)
-    whole = match["above"] or match["whole"] or "0"
+    above, below = match["above"] or match["part"], int(match["below"] or match["of"] or match["divisor"] or 1)
+    exponent, decimals = int(match["exponent"] or 0), match["decimals"] or ""
+    whole = match["units"] or match["mixed"] or match["whole"] or "0"
     if below == 0 or abs(exponent) > MAX_EXPONENT or not _THOUSANDS.fullmatch(whole):
         return None
-    decimals = match["decimals"] or ""
-    digits = int(whole.replace(",", "") + decimals)
+    value = Fraction(int(re.sub("[ ,]", "", whole) + decimals)) * Fraction(10) ** (exponent - len(decimals))
+    if above is None:
+        value /= below
+    elif whole != "0" and not 0 < int(above) < below:  # 2\frac{3}{2} is no mixed number
+        return None
+    else:
+        value += Fraction(int(above), below)
     sign = -1 if (match["sign"] == "-") != (match["above_sign"] == "-") else 1
-    value = Fraction(sign * digits, below) * Fraction(10) ** (exponent - len(decimals))
-    return Approximate(value) if value.denominator != 1 and (decimals or match["exponent"]) else value
+    approximate = value.denominator != 1 and bool(decimals or match["exponent"])
+    return WrittenNumber(sign * value, not approximate, bool(match["percent"]))
 
 
 # --- units

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
@@ -20,7 +19,6 @@ from tensorboardX.proto.event_pb2 import Event
 from isocompute_jax.experiment import loop, tracking
 from isocompute_jax.experiment.config import TrackConfig, override
 from isocompute_jax.experiment.tracking import Trackers, numbers
-from isocompute_jax.experiment.tracking.prometheus import Prometheus
 from isocompute_jax.experiment.tracking.tensorboard import TensorBoard
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
@@ -165,37 +163,6 @@ print("the run goes on")
     assert "no account: `wandb login`, WANDB_API_KEY, or WANDB_MODE=offline" in said and "Enter your choice" not in said
 
 
-# --- Prometheus
-
-
-def scrape(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
-        lines = reply.read().decode().splitlines()
-    return {name: float(value) for name, _, value in (text.rpartition(" ") for text in lines if text[0] != "#")}
-
-
-def test_prometheus_has_the_last_line_of_each_log_and_the_fleet(tmp_path):
-    path = tmp_path / "a"
-    path.mkdir()
-    server = Prometheus(path, "127.0.0.1", 0)
-    try:
-        server.log(run_files.METRICS, line(1))
-        server.log(run_files.METRICS, line(2, alarms=["kl"], kl=None))
-        server.log(run_files.EVAL, {"step": 2, "eval_set": "aime", "avg@4": 0.25})
-        member = {"endpoint": "host:1", "up": True, "load": 12, "error": ""}
-        (path / run_files.FLEET).write_text(json.dumps({"members": [member]}))
-        found = scrape(server.port)
-    finally:
-        server.close()
-    assert found['isocompute_train_reward{run="a"}'] == 0.2
-    assert found['isocompute_train_phase_s{phase="update",run="a"}'] == 0.5
-    assert found['isocompute_train_alarm{alarm="kl",run="a"}'] == 1
-    assert found['isocompute_eval_avg_4{eval_set="aime",run="a"}'] == 0.25
-    assert found['isocompute_sampler_up{endpoint="host:1",run="a"}'] == 1
-    assert found['isocompute_sampler_load{endpoint="host:1",run="a"}'] == 12
-    assert not any("kl{" in name and "alarm" not in name for name in found)
-
-
 # --- what fails
 
 
@@ -274,7 +241,7 @@ def test_a_tracker_that_hangs_holds_nobody_up(caplog, monkeypatch):
 
 @pytest.mark.parametrize(
     ("field", "value", "extra"),
-    [("tensorboard", True, "track"), ("wandb", "p", "wandb"), ("prometheus_port", 1, "track")],
+    [("tensorboard", True, "track"), ("wandb", "p", "wandb")],
 )
 def test_a_missing_package_is_named_before_anything_is_made(base_run, tmp_path, monkeypatch, field, value, extra):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
