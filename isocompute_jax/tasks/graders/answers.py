@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.protocol import Grade, Grader
+from isocompute_jax.tasks.graders.protocol import UNMARKED, Grade, Grader
 
 MAX_TEXT_CHARS = 100_000
 
@@ -71,14 +71,21 @@ class Exact(Grader):
 
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
         """1.0 where the normalised final answers of completion and problem are equal, else 0.0."""
-        pairs = zip(problems, texts, strict=True)
-        return [Grade(float(_normal_answer(text) == _normal_answer(problem.answer))) for problem, text in pairs]
+        finals = (
+            (find_answer(text), _normal_answer(problem.answer)) for problem, text in zip(problems, texts, strict=True)
+        )
+        return [to_final_grade(found, normalise(found.text) == gold) for found, gold in finals]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if nothing is left of the answer once it is normalised."""
         if _normal_answer(problem.answer):
             return None
         return f"answer: {problem.answer!r} has a marker of the final answer and nothing behind it; write the answer"
+
+
+def to_final_grade(found: Final, right: bool) -> Grade:
+    """The grade of a final answer; it says whether one that stands neither in a box nor behind a marker is paid."""
+    return Grade(float(right), {UNMARKED: float(right and found.place == "end")})
 
 
 def _normal_answer(text: str) -> str:

@@ -20,7 +20,7 @@ import resource
 from collections.abc import Iterator, Sequence
 
 from isocompute_jax.records.rollout import Problem
-from isocompute_jax.tasks.graders.answers import Final, find_answer, without_thoughts
+from isocompute_jax.tasks.graders.answers import Final, find_answer, to_final_grade, without_thoughts
 from isocompute_jax.tasks.graders.latex import clean
 from isocompute_jax.tasks.graders.math_compare import conditional, same_answer
 from isocompute_jax.tasks.graders.numeric import gold_number, number_of, same_number
@@ -44,7 +44,8 @@ class Math(Grader):
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
         """1.0 where the final answer of a text equals that of its problem, else 0.0."""
         pairs = zip(problems, texts, strict=True)
-        return [Grade(float(is_solved(gold_of(problem.answer), text))) for problem, text in pairs]
+        finals = ((find_answer(text), gold_of(problem.answer)) for problem, text in pairs)
+        return [to_final_grade(found, is_solved(gold, found)) for found, gold in finals]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if nothing is left of the answer once it is cleaned."""
@@ -53,9 +54,8 @@ class Math(Grader):
         return f"answer: {problem.answer!r} holds no answer; write a number, an expression, a set, words, ..."
 
 
-def is_solved(gold: str, text: str) -> bool:
+def is_solved(gold: str, found: Final) -> bool:
     """Whether the final answer of a completion equals a cleaned gold answer."""
-    found = find_answer(text)
     if found.place != "box":
         found = found._replace(text=found.text if found.place == "marker" else without_thoughts(found.text))
         if conditional(gold, found.claim):

@@ -24,6 +24,7 @@ from isocompute_jax.tasks.graders.answers import (
     is_conditional,
     last_match,
     plain_unicode,
+    to_final_grade,
     without_thoughts,
 )
 from isocompute_jax.tasks.graders.latex import MAX_CHARS, clean
@@ -102,8 +103,8 @@ class Numeric(Grader):
     def grade_batch(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[Grade]:
         """1.0 where completion and problem end in the same number, else 0.0."""
         pairs = zip(problems, texts, strict=True)
-        numbers = ((number_of(find_answer(text)), gold_number(problem.answer)) for problem, text in pairs)
-        return [Grade(float(same_number(found, expected))) for found, expected in numbers]
+        finals = ((find_answer(text), gold_number(problem.answer)) for problem, text in pairs)
+        return [to_final_grade(found, same_number(number_of(found), expected)) for found, expected in finals]
 
     def fault(self, problem: Problem) -> str | None:
         """A message if the answer is not one number."""

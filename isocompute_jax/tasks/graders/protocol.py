@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import math
 import numbers
 import os
 import pathlib
@@ -18,6 +17,11 @@ from isocompute_jax.records.rollout import Problem
 
 WORKER = "ISOCOMPUTE_GRADING_WORKER"
 """Environment variable that is set in worker processes: there a grader may bound what the process uses."""
+
+LARGEST = 3.4e38
+"""Of a reward, which is kept in float32."""
+UNMARKED = "unmarked"
+"""Metric of a grade: 1 where it pays for an answer that stands neither in a box nor behind a marker."""
 
 FailureKind = Literal["raised", "timed out", "died", "invalid"]
 """An exception; no answer within the deadline; the end of its process; or what was returned is no reward."""
@@ -151,6 +155,6 @@ def _number(value: Any, name: str, what: str) -> float:
     scalar = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
     if not isinstance(scalar, numbers.Real):
         raise InvalidRewardError(f"{name} {what} {scalar!r:.80}, a {type(scalar).__name__} and not a number")
-    if not math.isfinite(scalar):
-        raise InvalidRewardError(f"{name} {what} {scalar}, which is not finite")
+    if not abs(scalar) <= LARGEST:
+        raise InvalidRewardError(f"{name} {what} {scalar!s:.80}, which is not finite in float32")
     return float(scalar)

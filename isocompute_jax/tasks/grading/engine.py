@@ -29,7 +29,7 @@ from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.records.tokens import check_url
-from isocompute_jax.tasks.graders.protocol import Failure, Grader, InvalidRewardError, Outcome
+from isocompute_jax.tasks.graders.protocol import UNMARKED, Failure, Grader, InvalidRewardError, Outcome
 from isocompute_jax.tasks.graders.registry import SHIPPED, check_named_by_file, get_grader
 from isocompute_jax.tasks.grading.loops import AsyncCalls, LoopThread
 from isocompute_jax.tasks.grading.pool import WorkerPool, process_count, withheld
@@ -58,6 +58,12 @@ class RewardConfig:
     )
     tasks: dict[str, str] = option(
         default_factory=dict, help="Task -> the same for its problems alone; goes before `function`.", flag=None
+    )
+    marked: bool = option(
+        False,
+        "Pay exact, numeric and math only for an answer in a box or behind ####, `answer is` or `answer:`; without, "
+        "metric/unmarked is the share of completions that are paid for another one.",
+        flag="reward_marked",
     )
     on_failure: OnFailure = option(
         "zero",
@@ -335,8 +341,12 @@ class Grading:
                 f"reward {name} {failures[0].what} on problem {problem.id!r} ({CONFIG.reward.on_failure} = 'stop'): "
                 f"{failures[0].message.strip()}"
             )
-        rewards = [0.0 if isinstance(outcome, Failure) else outcome.reward for outcome in outcomes]
         metrics = [{} if isinstance(outcome, Failure) else outcome.metrics for outcome in outcomes]
+        refused = [self._config.marked and found.get(UNMARKED, 0) > 0 for found in metrics]
+        rewards = [
+            0.0 if isinstance(outcome, Failure) or no else outcome.reward
+            for outcome, no in zip(outcomes, refused, strict=True)
+        ]
         why = {i: f"{found.what}: {found.line}" for i, found in enumerate(outcomes) if isinstance(found, Failure)}
         return dataclasses.replace(
             group,

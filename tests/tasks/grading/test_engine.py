@@ -20,6 +20,7 @@ import pytest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import Grading, RewardConfig, get_grader, graded
+from isocompute_jax.tasks.graders.protocol import InvalidRewardError, to_grade
 from isocompute_jax.tasks.grading.pool import environment
 from tests.tasks import rewards
 from tests.tasks.groups import decode, group, rewards_of
@@ -55,6 +56,21 @@ def test_inline_graders_start_nothing_and_grade_equal_completions_once():
     assert seen == ["3+1 is 4", "5", "is 4"] and threading.enumerate() == before
     assert ungraded.rewards is None and done.result().completions is ungraded.completions
     assert done.result().task == "numeric"
+
+
+@pytest.mark.parametrize("task", ["numeric", "math", "exact"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_unmarked_answers_are_counted_and_paid_unless_a_marker_is_asked_for(task, marked):
+    with grading(marked=marked) as engine:
+        found = engine.submit(group("5", r"\boxed{5}", "6", "#### 5"), Problem("p", "", "5", task)).result()
+    assert rewards_of(found) == [float(not marked), 1, 0, 1]
+    np.testing.assert_array_equal(found.reward_metrics["unmarked"], [1, 0, 0, 0])
+
+
+@pytest.mark.parametrize("reward", [1e39, -1e39, 10**400])
+def test_a_reward_beyond_float32_is_a_failed_one(reward):
+    with pytest.raises(InvalidRewardError, match="not finite in float32"):
+        to_grade(reward, "mine")
 
 
 @pytest.mark.parametrize("function", ["batch_lengths", "waits", "batch_waits"])
