@@ -112,13 +112,17 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
 
 
 def contents_of(inputs: Inputs) -> dict[str, str]:
-    """Digests of the training rows, in their order, and of the tokenizer's tokens: a resumed run must find the same."""
-    rows, tokens = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
-    for problem in inputs.problems:
-        rows.update(problem.id.encode() + b"\0" + problem.digest)
+    """Digests of each set's rows, in their order, and of the tokenizer's tokens: a resumed run must find the same."""
     vocabulary = sorted(inputs.tokenizer.backend.get_vocab(with_added_tokens=True).items())
-    tokens.update(repr((vocabulary, inputs.tokenizer.eos_ids)).encode())
-    return {"train_set": rows.hexdigest(), "tokenizer": tokens.hexdigest()}
+    tokens = hashlib.blake2b(repr((vocabulary, inputs.tokenizer.eos_ids)).encode(), digest_size=16)
+    sets = {f"evaluation.sets.{name}": problems for name, problems in inputs.evaluation_sets.items()}
+    found = {"tokenizer": tokens.hexdigest()}
+    for name, problems in {"train_set": inputs.problems, **sets}.items():
+        rows = hashlib.blake2b(digest_size=16)
+        for problem in problems:
+            rows.update(problem.id.encode() + b"\0" + problem.digest)
+        found[name] = rows.hexdigest()
+    return found
 
 
 def say_what_is_trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> None:

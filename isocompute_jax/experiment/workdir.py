@@ -34,7 +34,7 @@ from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.records.identity import IDENTITY, differences, flatten, identity
+from isocompute_jax.records.identity import CONTENTS, IDENTITY, differences, flatten, identity
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ SEEN_S = 10.0
 NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-CONTENTS = "contents"  # field of config.json: digests of the rows and tokens that the run began with
 EXPORTED = "export.json"  # file that `export` adds to what it writes: the run whose weights they are
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
@@ -210,10 +209,10 @@ def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str
         known = json.loads((path / run_files.CONFIG).read_text(encoding="utf-8")).get(CONTENTS, {})
     except ValueError:
         return False  # which `check_same_run` says
-    what = {
-        "train_set": f"{config.train_set or 'config.curriculum.train_sets'} has other rows, or these in another order,",
-        "tokenizer": f"the tokenizer of {config.model} has other tokens",
-    }
+    files = {"train_set": config.train_set or "config.curriculum.train_sets"}
+    files |= {f"evaluation.sets.{name}": file for name, file in config.evaluation.sets.items()}
+    what = {name: f"{file} has other rows, or these in another order," for name, file in files.items()}
+    what["tokenizer"] = f"the tokenizer of {config.model} has other tokens"
     for name, digest in contents.items():
         if known.get(name, digest) != digest:
             raise InputError(
@@ -224,14 +223,15 @@ def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str
 
 
 def check_same_run(path: pathlib.Path, config: RunConfig, *, moved: bool = False) -> None:
-    """Holds a run directory to the run that is to be resumed in it; the training file may have `moved`.
+    """Holds a run directory to the run that is to be resumed in it; its files of problems may have `moved`.
 
     Raises:
       InputError: it holds a run of another config, or its config.json cannot be read.
     """
     theirs = recorded(path)
     changed = differences(config.as_recorded(theirs), theirs)
-    changed = [text for text in changed if not (moved and text.startswith("config.train_set:"))]
+    files = ("config.train_set:", "config.evaluation.sets.")
+    changed = [text for text in changed if not (moved and text.startswith(files))]
     if changed:
         raise InputError(
             f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "

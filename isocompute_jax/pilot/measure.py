@@ -141,7 +141,7 @@ def measure_model(
     """
     seed = (config.seed + OTHER_SEED) % 2**32
     order = RolloutOrder(inputs.prompts, config.sampling, seed)
-    identity = identity_of(config.model, order, dtype=config.dtype, reward=config.reward.function)
+    identity = identity_of(config.model, order, dtype=config.dtype, reward=config.reward)
     curation = CurationConfig(samples=samples, seed=seed)
     with locked_directory(directory), contextlib.ExitStack() as opened:
         store = Store(directory, identity=identity, survey=survey(problems, order), samples=samples)

@@ -48,6 +48,8 @@ NO_LONGER_IDENTIFYING = frozenset({
 })  # fmt: skip
 """Dotted names that are in `identity` blocks of earlier releases, and only say how a run was executed."""
 
+CONTENTS = "contents"
+"""Key of config.json: digests of the rows and tokens that the run began with."""
 SCHEDULE = "schedule"
 """Key of config.json, and column of a table, of a scheduled run: a text that says what changes within it."""
 
@@ -104,12 +106,14 @@ def schedule_of(content: Mapping[str, Any]) -> str:
 
 
 def curve_identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """`identity_of` without how far the run was to go: its curve is the same as far as it goes.
+    """`identity_of` with digests of what it read, and without how far it was to go: curves are the same up to there.
 
     So a run that goes further is one more seed of its configuration. Pools by `curriculum.stages` are shares of
     `max_compute`, and a schedule may know where it ends: there it counts.
     """
     found = identity_of(content)
+    if isinstance(contents := content.get(CONTENTS), Mapping):
+        found |= {f"{CONTENTS}.{name}": digest for name, digest in contents.items()}
     if found.get(STAGES, NO_STAGES) == NO_STAGES and SCHEDULE not in found:
         found = {name: value for name, value in found.items() if name not in OF_LENGTH}
     return found

@@ -39,7 +39,8 @@ class Problem:
     @property
     def digest(self) -> bytes:
         """16 bytes of what is asked and how it is graded: ids may be those of lines, alike in any two files."""
-        asked = [self.prompt, self.prompt_tokens, self.answer, self.task, self.extra]
+        extra = {name: value for name, value in self.extra.items() if name != "mean_reward"}  # which curation adds
+        asked = [self.prompt, self.prompt_tokens, self.answer, self.task, extra]
         text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 

@@ -52,6 +52,21 @@ def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
     assert (run / run_files.DONE).exists()
 
 
+def test_other_rows_of_an_evaluation_set_are_refused(begun, tmp_path):
+    config, run = begun
+    name, file = next(iter(config.evaluation.sets.items()))
+    own = shutil.copy(file, tmp_path / "moved_validation.jsonl")
+    moved = dataclasses.replace(
+        config, evaluation=dataclasses.replace(config.evaluation, sets={**config.evaluation.sets, name: str(own)})
+    )
+    pathlib.Path(own).write_text("".join(pathlib.Path(file).read_text().splitlines(keepends=True)[::-1]))
+    with pytest.raises(InputError, match=r"moved_validation.jsonl has other rows, or these in another order"):
+        loop.train(moved, run)
+    shutil.copy(file, own)
+    loop.train(moved, run)
+    assert (run / run_files.DONE).exists()
+
+
 def test_another_tokenizer_of_the_same_size_is_refused(begun, tmp_path):
     config, run = begun
     path = pathlib.Path(config.model) / "tokenizer.json"

@@ -99,6 +99,8 @@ def test_a_run_that_goes_further_has_the_same_curve_but_where_pools_are_shares_o
     further = override(RUN, "max_compute", 4 * RUN.max_compute)
     assert identity_of(of(further)) != identity_of(of(RUN))
     assert curve_identity_of(of(further)) == curve_identity_of(of(RUN))
+    one, other = ({**of(RUN), "contents": {"train_set": digest}} for digest in ("a", "b"))  # one file, edited
+    assert curve_identity_of(one) != curve_identity_of(other) and identity_of(one) == identity_of(other)
     assert curve_identity_of(of(override(further, "optimizer.base_lr", 0.5))) != curve_identity_of(of(RUN))
     pools = CurriculumConfig(order="easy_to_hard", pools=(0.5,), stages=(0.5, 0.5))
     staged, longer = (dataclasses.replace(run, curriculum=pools) for run in (RUN, further))

@@ -87,7 +87,7 @@ def measured(
     """The record in `out`, with what it lacked drawn; locked while the block runs. Arguments are those of `curate`."""
     shape, tokenizer = read_model(source)
     order = RolloutOrder(Prompts(tokenizer, source.prompts), source.sampling, config.seed)
-    identity = identity_of(source.model, order, dtype=source.dtype, reward=source.reward.function)
+    identity = identity_of(source.model, order, dtype=source.dtype, reward=source.reward)
     check_same(out, identity)
     found = survey(problems, order)
     with locked_directory(out), contextlib.ExitStack() as opened:

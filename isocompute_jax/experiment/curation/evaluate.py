@@ -100,6 +100,7 @@ def evaluate(
             "samples": config.samples,
             "solved_at": config.solved_at,
             "reward": source.reward.function,
+            "marked": source.reward.marked,
             "solved": found,
             "contents": {problem.id: problem.digest.hex() for problem in problems if problem.id in found},
         }
@@ -156,8 +157,8 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> PairedScores:
     Raises:
       InputError: they have no problem in common, or they differ in what an id asks, or in what counts as solved.
     """
-    for name, flag in (("solved_at", "--solved_at"), ("reward", "--reward")):
-        if ours.get(name) != theirs.get(name):
+    for name, flag in (("solved_at", "--solved_at"), ("reward", "--reward"), ("marked", "--reward_marked")):
+        if ours.get(name, False) != theirs.get(name, False):
             raise InputError(
                 f"--compare: {flag} is {ours.get(name)!r} here and {theirs.get(name)!r} there: evaluate both alike"
             )
@@ -167,9 +168,9 @@ def compare(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> PairedScores:
     contents = [one.get("contents", {}) for one in (ours, theirs)]
     if other := [name for name in shared if contents[0].get(name) != contents[1].get(name)]:
         raise InputError(
-            f"--compare: {len(other)} of {len(shared)} problems with the same id differ in prompt, answer or task, "
-            f"such as {other[0]!r}: evaluate both on the same file (an evaluation of an earlier version says nothing "
-            "of its problems: call its command again, which draws nothing anew)"
+            f"--compare: {len(other)} of {len(shared)} problems with the same id differ in prompt, answer, task or "
+            f"another column, such as {other[0]!r}: evaluate both on the same file (an evaluation of an earlier "
+            "version says nothing of its problems: call its command again, which draws nothing anew)"
         )
     rates = [np.array([one["solved"][name] for name in shared]) / one["samples"] for one in (ours, theirs)]
     return PairedScores(len(shared), *difference(rates[0], rates[1], (ours["samples"], theirs["samples"])))

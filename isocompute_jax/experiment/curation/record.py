@@ -6,7 +6,7 @@
 
 A reward that failed is `null`. Of a group all of whose rewards failed there is no line: it was not measured.
 
-A line holds rollouts `first`, `first` + 1, ... of its problem; `asked` stands for prompt, answer and task. What a kill
+A line holds rollouts `first`, `first` + 1, ... of its problem; `asked` stands for all columns of its row. What a kill
 leaves half-written is cut off when the file is opened again, and its rollouts are drawn again: the same ones, as their
 random numbers are keyed. With `part` and `end` a line says how far its completions reach in completions/PART.jsonl:
 what lies beyond belongs to no line, and goes too.
@@ -33,7 +33,7 @@ from isocompute_jax.experiment.rollouts import make_requests
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
-from isocompute_jax.tasks import Prompts
+from isocompute_jax.tasks import Prompts, RewardConfig
 
 LOG = logging.getLogger(__name__)
 
@@ -78,12 +78,11 @@ def first_rollout(group: RolloutGroup) -> int:
 
 
 def identity_of(
-    model_directory: str | os.PathLike[str], order: RolloutOrder, *, dtype: str, reward: str = ""
+    model_directory: str | os.PathLike[str], order: RolloutOrder, *, dtype: str, reward: RewardConfig
 ) -> dict[str, Any]:
     """What two calls must have in common to use each other's samples, as JSON has it; prompts are compared one by one.
 
-    Where the model is computed, and where its directory lies, does not matter. `reward` names what grades in place of
-    what tasks name.
+    Where the model is computed, and where its directory lies, does not matter.
     """
     thinking = order.sampling.thinking
     return {
@@ -96,7 +95,9 @@ def identity_of(
         "seed": order.seed,
         **({"top_k": order.sampling.top_k} if order.sampling.top_k else {}),
         **({"thinking": dataclasses.asdict(thinking)} if thinking.high else {}),
-        **({"reward": reward} if reward else {}),
+        **({"reward": reward.function} if reward.function else {}),
+        **({"tasks": reward.tasks} if reward.tasks else {}),
+        **({"marked": True} if reward.marked else {}),
     }
 
 
@@ -145,11 +146,8 @@ def survey(problems: Iterable[Problem], order: RolloutOrder) -> Survey:
         request = order.request(problem, first=0, count=1)
         request.check_prompt(order.sampling.max_prompt_tokens, "--max_prompt_tokens")
         rows[problem.id] = len(rows)
-        asked = (request.prompt_tokens.tobytes(), problem.answer.encode(), problem.task.encode())
-        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        for part in asked:
-            digest.update(len(part).to_bytes(8, "little") + part)
-        digests += digest.digest()
+        asked = problem.digest + request.prompt_tokens.tobytes()  # what the model is shown depends on its tokenizer
+        digests += hashlib.blake2b(asked, digest_size=DIGEST_BYTES).digest()
     if not rows:
         raise InputError("there is no problem to measure")
     return Survey(rows, bytes(digests))
@@ -389,8 +387,8 @@ class Store:
             return
         if line["asked"] != self._survey.digest(row):
             raise InputError(
-                f"problem {line['problem']!r} was measured with another prompt, answer or task: its samples cannot be "
-                "used. Give it another id, or choose another --out"
+                f"problem {line['problem']!r} was measured with another prompt, answer, task or other column: its "
+                "samples cannot be used. Give it another id, or choose another --out"
             )
         self._book(row, line)
 

@@ -136,7 +136,9 @@ def test_problems_are_compared_by_what_they_ask(base_run, source, tmp_path):
         evaluate(ProblemFile(path), path.parent / "out", source=source, config=CONFIG)
     ours, theirs = (read_evaluation(path.parent / "out") for path in (one, other))
     assert list(ours["solved"]) == list(theirs["solved"]) and compare(ours, ours).problems == 4
-    with pytest.raises(InputError, match=r"4 of 4 problems with the same id differ in prompt, answer or task, such as"):
+    with pytest.raises(
+        InputError, match=r"4 of 4 problems with the same id differ in prompt, answer, task or another "
+    ):
         compare(ours, theirs)
     with pytest.raises(InputError, match=r"--solved_at is 1.0 here and 0.5 there"):
         compare(ours, {**ours, "solved_at": 0.5})

@@ -112,7 +112,9 @@ def test_a_reward_that_failed_counts_as_wrong_and_as_a_failure(call, whole, tmp_
     assert all("LookupError: no such judge" in why for why in after["failures"].values())
     assert {id for id, (rate, _) in found.items() if rate < 1} == {"p4"} and found["p4"] == (1 - len(failed) / 16,) * 2
     caplog.clear()
-    assert call(solved_at=0.0) == found  # read again: nothing is asked, and it is said again
+    assert (
+        call(fails=("p4",), kind="wrong", solved_at=0.0) == found
+    )  # read again: nothing is asked, and it is said again
     assert f"rewards failed: {len(failed)} of 128 rollouts count as wrong (problems p4); p4: raised: " in caplog.text
     summary = json.loads((tmp_path / "out" / "curation.json").read_text())
     assert summary["reward_failures"] == len(failed) and summary["unmeasured"] == 0
