@@ -25,6 +25,7 @@ from isocompute_jax.experiment.memory import check_batches
 from isocompute_jax.experiment.problem_stream import ProblemStream, TrainSets
 from isocompute_jax.experiment.samplers import device_of, make_environment, make_turns, rollouts_per_dispatch
 from isocompute_jax.model import ModelConfig
+from isocompute_jax.records.checksums import model_digest
 from isocompute_jax.records.errors import CONFIG, InputError, fields_called
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import (
@@ -111,12 +112,18 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     return Inputs(tokenizer, prompts, model_config, train.problems, sets, stream, mesh)
 
 
-def contents_of(inputs: Inputs) -> dict[str, str]:
-    """Digests of each set's rows, in their order, and of the tokenizer's tokens: a resumed run must find the same."""
+def contents_of(config: RunConfig, inputs: Inputs) -> dict[str, str]:
+    """Digests of what a resumed run must find again.
+
+    Of each set's rows, in their order, of the tokenizer's tokens, and of the base model where adapters or a KL term go
+    on reading it.
+    """
     vocabulary = sorted(inputs.tokenizer.backend.get_vocab(with_added_tokens=True).items())
     tokens = hashlib.blake2b(repr((vocabulary, inputs.tokenizer.eos_ids)).encode(), digest_size=16)
     sets = {f"evaluation.sets.{name}": problems for name, problems in inputs.evaluation_sets.items()}
     found = {"tokenizer": tokens.hexdigest()}
+    if config.lora.rank or config.loss.kl_coef:
+        found["model"] = model_digest(config.model)
     for name, problems in {"train_set": inputs.problems, **sets}.items():
         rows = hashlib.blake2b(digest_size=16)
         for problem in problems:

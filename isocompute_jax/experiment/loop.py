@@ -97,7 +97,7 @@ def train(
                 config.reward, inputs.tokenizer, inputs.all_problems, team, environment=config.environment
             )
         ) as grading,
-        workdir.opened(path, config, build.facts_of(config, inputs), team, lambda: contents_of(inputs)),
+        workdir.opened(path, config, build.facts_of(config, inputs), team, lambda: contents_of(config, inputs)),
     ):
         parts, state = build.build(
             config,

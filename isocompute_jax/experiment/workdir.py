@@ -33,6 +33,7 @@ from isocompute_jax.experiment.metrics import cutting_field, next_watch
 from isocompute_jax.experiment.pipeline import Sampled
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
+from isocompute_jax.records.checksums import model_digest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.identity import CONTENTS, IDENTITY, differences, flatten, identity
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
@@ -213,6 +214,7 @@ def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str
     files |= {f"evaluation.sets.{name}": file for name, file in config.evaluation.sets.items()}
     what = {name: f"{file} has other rows, or these in another order," for name, file in files.items()}
     what["tokenizer"] = f"the tokenizer of {config.model} has other tokens"
+    what["model"] = f"{config.model} is another model"
     for name, digest in contents.items():
         if known.get(name, digest) != digest:
             raise InputError(
@@ -371,7 +373,8 @@ def export_checkpoint(
     """
     run = pathlib.Path(run)
     run_files.check_links(run)
-    config = run_files.read_run(run).config.get("config", {})
+    record = run_files.read_run(run).config
+    config = record.get("config", {})
     directory = run / run_files.CHECKPOINTS
     known = sorted(checkpoint.names(directory))
     if name is None:
@@ -401,6 +404,11 @@ def export_checkpoint(
         )
     lora = model.LoraConfig(**config.get("lora", {}))
     if lora.rank:
+        if record.get(CONTENTS, {}).get("model", mark := model_digest(source)) != mark:
+            raise InputError(
+                f"{source} is another model than the one that the adapters of {run} were trained beside: name that one "
+                "by --model"
+            )
         base, adapters = (
             model.load_params(source, shape),
             checkpoint.read_params(path, model.abstract_adapters(shape, lora)),

@@ -113,7 +113,7 @@ def curve_identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = identity_of(content)
     if isinstance(contents := content.get(CONTENTS), Mapping):
-        found |= {f"{CONTENTS}.{name}": digest for name, digest in contents.items()}
+        found |= {f"{CONTENTS}.{name}": digest for name, digest in contents.items() if name != "model"}
     if found.get(STAGES, NO_STAGES) == NO_STAGES and SCHEDULE not in found:
         found = {name: value for name, value in found.items() if name not in OF_LENGTH}
     return found

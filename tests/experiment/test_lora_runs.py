@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import app, model
-from isocompute_jax.experiment import loop
+from isocompute_jax.experiment import loop, workdir
 from isocompute_jax.experiment.config import override
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.model import LoraConfig
@@ -27,9 +27,9 @@ def with_adapters(run, steps=6, **fields):
 
 @pytest.fixture(scope="module")
 def adapted(often, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("lora") / "run"
-    loop.train(with_adapters(often), workdir)
-    return workdir
+    run = tmp_path_factory.mktemp("lora") / "run"
+    loop.train(with_adapters(often), run)
+    return run
 
 
 def test_adapters_alone_are_trained_and_kept(often, adapted):
@@ -55,6 +55,20 @@ def test_the_model_and_the_adapter_of_a_run_belong_together(often, adapted):
     np.testing.assert_array_equal(whole["embed"], base["embed"])
     written = json.loads((adapted / "model-adapter" / "adapter_config.json").read_text())
     assert (written["r"], written["lora_alpha"], written["base_model_name_or_path"]) == (4, 8.0, often.model)
+
+
+def test_another_base_model_is_refused_by_resume_and_export(often, tmp_path):
+    base, run = shutil.copytree(often.model, tmp_path / "base"), tmp_path / "run"
+    config = dataclasses.replace(with_adapters(often), model=str(base))
+    with builders.interrupted_in_step(3), pytest.raises(KeyboardInterrupt):
+        loop.train(config, run)
+    other = model.init_params(builders.MODEL, jax.random.key(7))
+    model.save_checkpoint(base, builders.MODEL, other, tokenizer_from=often.model)
+    with pytest.raises(InputError, match="base is another model than when this run began"):
+        loop.train(config, run)
+    with pytest.raises(InputError, match=r"another model than the one that the adapters of .* were trained beside"):
+        workdir.export_checkpoint(run)
+    assert workdir.export_checkpoint(run, base_model=often.model).is_dir()
 
 
 def test_interrupted_it_ends_the_same(often, adapted, tmp_path):

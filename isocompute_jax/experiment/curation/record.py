@@ -30,6 +30,7 @@ import numpy as np
 from isocompute_jax.experiment.config import SamplingConfig
 from isocompute_jax.experiment.curation.config import COMPLETIONS
 from isocompute_jax.experiment.rollouts import make_requests
+from isocompute_jax.records.checksums import model_digest
 from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -52,8 +53,6 @@ BLOCK = 16
 """Rollouts of a problem are drawn in blocks of so many, whatever k is: what is drawn next does not depend on it."""
 
 DIGEST_BYTES = 8
-PIECE, PIECES = 2**16, 64
-WHOLE_FILES = ("config.json", "tokenizer.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,7 @@ def identity_of(
     """
     thinking = order.sampling.thinking
     return {
-        "model": fingerprint(model_directory),
+        "model": model_digest(model_directory),
         "dtype": dtype,
         "temperature": order.sampling.temperature,
         "top_p": order.sampling.top_p,
@@ -99,25 +98,6 @@ def identity_of(
         **({"tasks": reward.tasks} if reward.tasks else {}),
         **({"marked": True} if reward.marked else {}),
     }
-
-
-def fingerprint(directory: str | os.PathLike[str]) -> str:
-    """Tells models apart by their files: config.json and the tokenizer whole, of weights their sizes and 64 pieces.
-
-    Two steps of training differ in nearly every weight, so pieces suffice, and a hundred gigabytes are not read twice.
-    """
-    directory, digest = pathlib.Path(directory), hashlib.blake2b(digest_size=16)
-    for path in [*(directory / name for name in WHOLE_FILES), *sorted(directory.glob("*.safetensors"))]:
-        if not path.is_file():
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size};".encode())
-        whole = path.name in WHOLE_FILES or size <= PIECE * PIECES
-        with open(path, "rb") as file:
-            for start in range(0, size, PIECE) if whole else (size * i // PIECES for i in range(PIECES)):
-                file.seek(start)
-                digest.update(file.read(PIECE))
-    return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

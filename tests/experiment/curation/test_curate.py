@@ -16,8 +16,9 @@ from isocompute_jax.experiment.curation import curate as room
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import curate
 from isocompute_jax.experiment.curation.measure import naming_flags
-from isocompute_jax.experiment.curation.record import BLOCK, PIECE, PIECES, fingerprint
+from isocompute_jax.experiment.curation.record import BLOCK
 from isocompute_jax.experiment.samplers import make_sampler
+from isocompute_jax.records.checksums import PIECE, PIECES, model_digest
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.sampling import InProcessSampler, SampleRequest, SamplingParams
@@ -214,10 +215,10 @@ def test_other_weights_are_another_model(base_run, tmp_path):
         params = random_params(shape, seed)
         model.save_checkpoint(tmp_path / f"{seed}", shape, params, tokenizer_from=base_run.model)
     shutil.copytree(tmp_path / "0", tmp_path / "copy")
-    assert fingerprint(tmp_path / "0") == fingerprint(tmp_path / "copy") != fingerprint(tmp_path / "1")
+    assert model_digest(tmp_path / "0") == model_digest(tmp_path / "copy") != model_digest(tmp_path / "1")
     tokenizer = tmp_path / "copy" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
-    assert fingerprint(tmp_path / "0") != fingerprint(tmp_path / "copy")
+    assert model_digest(tmp_path / "0") != model_digest(tmp_path / "copy")
 
 
 def test_large_weights_are_told_apart_by_pieces(tmp_path):
@@ -226,7 +227,7 @@ def test_large_weights_are_told_apart_by_pieces(tmp_path):
     for value in (0, 1):
         data[:: PIECE // 2] = value  # two numbers of each piece
         data.tofile(tmp_path / "model.safetensors")
-        found.append(fingerprint(tmp_path))
+        found.append(model_digest(tmp_path))
     assert found[0] != found[1]
 
 
