@@ -63,7 +63,7 @@ _BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])")
 _SENTENCE_END = re.compile(r"(?:[.?]|(?<![\d)}])!)(?:\s|$)")
 _CLAUSE_END = re.compile(r"[,;:?](?!\d)|\.(?:\s|$)")
 _GOES_ON = re.compile(
-    r"\s*(?:and|so|but|which|because|since|as|where|who|then|thus|making|namely|i\.e\.)[\s,]+[A-Za-z]\w"
+    r"\s*(?:and|so|which|because|since|as|where|who|then|thus|making|namely)[\s,]+[A-Za-z]\w(?!.*\bor\b).*"
 )
 _EQUALS = re.compile(r"(?<![<>!~=])=(?!=)")
 _NAMED = re.compile(r"(?:(?<![\w\\^*/+<>-])[A-Za-z](?:_\{?\w{1,3}\}?|\([a-z]\))?\s{0,3}=\s{0,3})+$")
@@ -176,9 +176,8 @@ def _only_number(text: str) -> WrittenNumber | None:
     if match is None or found is None:
         return None
     clause, *rest = _CLAUSE_END.split(last[match.end() :], maxsplit=1)
-    goes_on = not rest or not re.search(r"\d|\bor\b", rest[0]) or _GOES_ON.match(rest[0])
-    named = len(steps) == 1 and not re.search(r"\d", steps[0]) and re.search(r"(?:^|\s)[A-Za-z]\([a-z]\)\s*$", steps[0])
-    if not goes_on or not (named or all(_leads_to(step, found) for step in steps)):
+    understood = not rest or _leaves_value("", rest[0]) or _GOES_ON.fullmatch(rest[0])
+    if not understood or not all(_leads_to(step, found) for step in steps):
         return None
     return found if _leaves_value(last[: match.start()], clause) else None
 
