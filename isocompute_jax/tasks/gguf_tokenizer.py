@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
 from isocompute_jax.tasks.tokenizer import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, end_of_answers
 
+LOG = logging.getLogger(__name__)
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)
 """Kinds of tokens, as GGUF numbers them."""
 
@@ -18,7 +21,9 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {"qwen2": rf"{_WORDS}\p{{N}}{_REST}", "llama-bpe": rf"{_WORDS}\p{{N}}{{1,3}}{_REST}"}
 """What cuts texts before pairs are merged, by `tokenizer.ggml.pre`: digits one by one in Qwen, in threes in Llama 3."""
-SMOLLM, GPT2 = "smollm", ("gpt-2", "default")
+SMOLLM, GPT2 = "smollm", "gpt-2"
+DEFAULT, FAMILY_CUTS = "default", {"llama": "llama-bpe", "qwen2": "qwen2", "qwen3": "qwen2"}
+"""What a file says that does not say how texts are cut, and how its family cuts them."""
 
 _REMEDY = "give --tokenizer_from=DIR, the Hugging Face directory of the model or of one with its tokenizer"
 _NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -77,9 +82,15 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
     """The `tokenizers.Tokenizer`."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    model, cut = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "default")
+    model, cut = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", DEFAULT)
     if model != "gpt2":
         raise InputError(f"{source}: has a tokenizer of kind {model!r}, and byte-level BPE is read; {_REMEDY}")
+    if cut == DEFAULT and (family := fields["general.architecture"]) in FAMILY_CUTS:
+        cut = FAMILY_CUTS[family]
+        LOG.warning(
+            "%s: does not say how texts are cut (tokenizer.ggml.pre): they are cut as %r, as %s models are; where this "
+            "one is another, %s", source, cut, family, _REMEDY
+        )  # fmt: skip
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if cut in SPLITS:
@@ -87,7 +98,7 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
         before = pre_tokenizers.Sequence([split, whole])
     elif cut == SMOLLM:
         before = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    elif cut in GPT2:
+    elif cut == GPT2:
         before = words
     else:
         raise InputError(f"{source}: cuts texts as {cut!r} (tokenizer.ggml.pre), which is not known; {_REMEDY}")

@@ -102,6 +102,19 @@ def test_texts_are_cut_as_its_tokenizer_cuts_them(pre, tmp_path):
     assert list(ours.encode("a<|im_end|>")) == [*theirs.encode("a").ids, 2]
 
 
+@pytest.mark.parametrize("said", [{}, {"tokenizer.ggml.pre": "default"}], ids=["nothing", "default"])
+@pytest.mark.parametrize(("family", "cut"), [("llama", "llama-bpe"), ("qwen2", "qwen2"), ("qwen3", "qwen2")])
+def test_a_file_that_does_not_say_how_texts_are_cut_is_cut_as_its_family(family, cut, said, tmp_path, caplog):
+    theirs = gguf_files.trained(cut)
+    _, path = written(tmp_path, family, tokenizer=theirs, fields={"tokenizer.ggml.add_bos_token": False, **said})
+    write_gguf_tokenizer(model.GgufFile(path).fields, tmp_path, source="m.gguf")
+    ours = load_tokenizer(tmp_path)
+    for text in (*gguf_files.TEXTS[:4], "12345678", "I'LL", "it?\n\nx", "nai\u0308ve", "(漢!\n"):
+        assert list(ours.encode(text)) == theirs.encode(text).ids
+    [line] = caplog.messages
+    assert line.startswith("m.gguf: does not say how texts are cut") and f"as '{cut}', as {family} models are" in line
+
+
 def test_a_stop_token_that_the_template_never_writes_is_named_and_mended(tmp_path):
     tokenizer = gguf_files.trained("smollm")
     fields = {"tokenizer.ggml.pre": "smollm", "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.add_bos_token": True}
@@ -181,6 +194,8 @@ def test_what_is_not_known_is_refused(tmp_path):
     )
     other = {**spm, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "dbrx"}
     assert "cuts texts as 'dbrx'" in message(lambda: write_gguf_tokenizer(other, tmp_path, source="m.gguf"))
+    unsaid = {**other, "general.architecture": "falcon", "tokenizer.ggml.pre": "default"}
+    assert "cuts texts as 'default'" in message(lambda: write_gguf_tokenizer(unsaid, tmp_path, source="m.gguf"))
 
 
 def make_model(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
