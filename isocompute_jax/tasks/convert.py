@@ -32,7 +32,7 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.registry import check_named_by_file
 from isocompute_jax.tasks.problem_sets import is_extra, problem_of
-from isocompute_jax.tasks.rows import ABSENT, SUFFIXES, Number, Row, at_path, plain, read_rows, renamed
+from isocompute_jax.tasks.rows import ABSENT, SUFFIXES, Number, Row, as_in_file, at_path, plain, read_rows, renamed
 
 LOG = logging.getLogger(__name__)
 
@@ -224,7 +224,8 @@ class ConvertOptions:
     columns: Mapping[str, str] = option(
         default_factory=dict,
         help="theirs:ours,...: renames columns, such as question:prompt,reward_model.ground_truth:answer; a path leads "
-        "into nested ones. Ours are id, prompt, prompt_tokens, answer, task, avg@k; others are kept under that name.",
+        "into nested ones. Ours are id, prompt, prompt_tokens, answer, task, avg@k; others are kept under that name. "
+        "Under instruction:prompt the row's `input` stands behind it, as in Alpaca's prompts.",
         parse=functools.partial(parse_renames, example="such as question:prompt"),
     )
     task: str = option("", "Task of the rows that name none, in place of the adapter's own.")
@@ -254,7 +255,8 @@ def convert(sources: Iterable[pathlib.Path], options: ConvertOptions) -> list[Pr
     """
     adapter = ADAPTERS.get(options.adapter)
     kept: dict[str, Problem] = {}
-    seen: set[bytes] = set()
+    seen: dict[bytes, dict[str, int]] = {}
+    differ: set[str] = set()
     used: collections.Counter[str] = collections.Counter()
     repeated, bad = 0, []
     files = list(_files(sources))
@@ -262,11 +264,12 @@ def convert(sources: Iterable[pathlib.Path], options: ConvertOptions) -> list[Pr
         for row in read_rows(path, wanted=_wanted(adapter, options)):
             try:
                 ours = _our_columns(row, adapter, options, used)
-                key = _content(ours)
+                key, others = _content(ours), {name: hash(repr(ours[name])) for name in ours if is_extra(name)}
                 if key in seen:
                     repeated += 1
+                    differ |= {name for name, value in others.items() if value != seen[key].get(name)}
                     continue
-                seen.add(key)
+                seen[key] = others
                 problem = _problem(ours, row, path, options)
                 if problem.id in kept:
                     raise InputError(f"{row.where}: id: {problem.id!r} is that of another problem; ids must differ")
@@ -281,7 +284,8 @@ def convert(sources: Iterable[pathlib.Path], options: ConvertOptions) -> list[Pr
         first = f"; the first row that is at fault: {bad[0]}" if bad else ""
         raise InputError(f"{', '.join(map(str, files))}: no problems in it{first}")
     if repeated:
-        LOG.info("%d rows repeat an earlier one and were dropped", repeated)
+        differing = f"; they differ in {', '.join(sorted(differ))}, which no prompt has" if differ else ""
+        LOG.info("%d rows repeat an earlier one and were dropped%s", repeated, differing)
     if bad:
         LOG.warning("%d rows are at fault and were left out (--skip_bad_rows):", len(bad))
     for message in bad[:SHOWN]:
@@ -296,6 +300,10 @@ def _our_columns(
     if adapter is None:
         ours, found = renamed(row.columns, options.columns)
         used.update(found)
+        if "instruction" in found and options.columns["instruction"] == "prompt":  # Alpaca's: `input` is what it is of
+            parts = [as_in_file(ours.get(name)) for name in ("prompt", "input")]
+            if all(isinstance(part, str) and part.strip() for part in parts):
+                ours["prompt"] = "\n\n".join(parts)
         return ours
     try:
         ours = adapter.convert(row.columns)
@@ -344,6 +352,7 @@ def _wanted(adapter: Adapter | None, options: ConvertOptions) -> Callable[[str],
     else:
         paths = [path.split(".") for path in options.columns]
         named = {*options.extra, *(".".join(path[:end]) for path in paths for end in range(1, len(path) + 1))}
+        named |= {"input"} if "instruction" in options.columns else set()
     return lambda name: name in named or (adapter is None and not is_extra(name))
 
 

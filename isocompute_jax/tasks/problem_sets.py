@@ -7,6 +7,8 @@ kept as they are (`Problem.extra`).
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import json
 import math
@@ -36,6 +38,7 @@ GENERATED: Mapping[str, Callable[[str], list[Problem]]] = {GYM: read_gym, WORDS:
 """What stands where a file's path may, by how it begins; several are joined by commas."""
 
 _MEASURED = re.compile(r"avg@[1-9][0-9]*")
+_MESSAGES_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from)["']\s*:""")
 
 
 def is_generated(path: str | os.PathLike[str]) -> bool:
@@ -260,6 +263,8 @@ def problem_of(
 def _prompt(row: Mapping[str, Any], where: str) -> tuple[str | tuple[Message, ...], tuple[int, ...]]:
     """Text or messages, and token ids; one of the two may be empty."""
     value, tokens = row.get("prompt"), _token_ids(row.get("prompt_tokens"), f"{where}: prompt_tokens")
+    if isinstance(value, str) and _MESSAGES_AS_TEXT.match(value):
+        value = _messages_in(value, f"{where}: prompt")
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return _messages(value, f"{where}: prompt"), tokens
     if isinstance(value, list):
@@ -270,6 +275,17 @@ def _prompt(row: Mapping[str, Any], where: str) -> tuple[str | tuple[Message, ..
     if tokens:
         return _text({"prompt": value}, "prompt", where, numbers=False) or "", tokens
     return _required({**row, "prompt": value}, "prompt", where, numbers=False), ()
+
+
+def _messages_in(text: str, where: str) -> list[Any]:
+    """The list that a text writes out, in JSON or, as data frames write CSV files, in Python."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return list(read(text.strip()))
+    raise InputError(
+        f"{where}: begins as messages written out do, and is neither JSON nor Python: write them as JSON (a text that "
+        "is no messages: begin it with a word)"
+    )
 
 
 def _token_ids(value: Any, where: str) -> tuple[int, ...]:

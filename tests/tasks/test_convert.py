@@ -121,6 +121,33 @@ def test_repeated_rows_are_dropped_and_bad_ones_named(tmp_path, caplog):
         convert([path], ConvertOptions(task="numeric", skip_bad_rows=True))
 
 
+def test_the_input_of_an_instruction_stands_in_its_prompt(tmp_path):
+    rows = [
+        {"instruction": "Add.", "input": "1 2", "output": 3},
+        {"instruction": "Add.", "input": "2 1", "output": 3},
+        {"instruction": "Square.", "input": 2, "output": 4},
+        {"instruction": "2+2?", "input": "", "output": 4},
+        {"instruction": "2+3?", "output": 5},
+    ]
+    path = write_rows(tmp_path / "alpaca.jsonl", *rows)
+    columns = {"instruction": "prompt", "output": "answer"}
+    for extra in ((), ("none",)):
+        found = convert([path], ConvertOptions(columns=columns, task="numeric", extra=extra))
+        assert [problem.prompt for problem in found] == ["Add.\n\n1 2", "Add.\n\n2 1", "Square.\n\n2", "2+2?", "2+3?"]
+    empty = write_rows(tmp_path / "empty.jsonl", {"instruction": None, "input": "1 2", "output": 3})
+    with pytest.raises(InputError, match="prompt: missing or empty"):
+        convert([empty], ConvertOptions(columns=columns, task="numeric"))
+
+
+def test_what_repeated_rows_differ_in_is_named(tmp_path, caplog):
+    caplog.set_level("INFO")
+    rows = [{"prompt": "Add.", "context": each, "n": 1, "answer": "3"} for each in ("1 2", "2 1", "1 2")]
+    assert len(convert([write_rows(tmp_path / "mine.jsonl", *rows)], ConvertOptions(task="numeric"))) == 1
+    assert caplog.messages == [
+        "2 rows repeat an earlier one and were dropped; they differ in context, which no prompt has"
+    ]
+
+
 def test_a_column_that_no_row_has_is_named(tmp_path):
     path = write_rows(tmp_path / "mine.jsonl", *ROWS)
     with pytest.raises(InputError, match=r"--columns: no row of .*mine.jsonl has 'soruce'; check its name"):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import ProblemFile, RewardConfig, read_problems, rows, write_problems
+from isocompute_jax.tasks.problem_sets import problem_of
 from tests.tasks.files import write_rows
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -90,6 +91,21 @@ def test_messages_and_token_ids(tmp_path, suffix):
     for number, problem in enumerate(found):  # a column of a Parquet file has one type
         write_problems(tmp_path / f"again{number}{suffix}", [problem])
         assert read_problems(tmp_path / f"again{number}{suffix}") == [problem]
+
+
+@pytest.mark.parametrize("written", [json.dumps, repr, lambda messages: f"\n {json.dumps(messages, indent=1)}\n"])
+@given(contents=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=3))
+def test_messages_that_stand_as_text_are_read(written, contents):
+    """As cells of CSV files have them."""
+    messages = [{"role": "user", "content": f"{each}?"} for each in contents]
+    row = {"prompt": written(messages), "answer": "4", "task": "numeric"}
+    assert problem_of(row, "set.csv:2", default_id="a", default_task=None).prompt == tuple(messages)
+
+
+@pytest.mark.parametrize("prompt", ["[3, 4]: add", '[{"x": 3}]: add', "Say [{'role': 'user'}]."])
+def test_other_texts_are_no_messages(prompt):
+    row = {"prompt": prompt, "answer": "7", "task": "numeric"}
+    assert problem_of(row, "set.csv:2", default_id="a", default_task=None).prompt == prompt
 
 
 def test_a_chat_in_parquet_lacks_what_other_rows_have(tmp_path):
@@ -188,6 +204,8 @@ GOOD = {"id": "a", "prompt": "2+2?", "answer": "4", "task": "numeric"}
         ({"prompt": [{"role": "user"}]}, "prompt: message 1: content: missing"),
         ({"prompt": [{"role": "user", "content": ["text"]}]}, "prompt: message 1: content: missing, or no text"),
         ({"prompt": [{"content": "2+2?"}]}, "prompt: message 1: role: missing"),
+        ({"prompt": "[{'role': 'user'}\n {'role': 'user'}]"}, "prompt: begins as messages .* neither JSON nor Python"),
+        ({"prompt": '[{"from": "human", "value": "2+2?"}]'}, "prompt: message 1: role: missing"),
         ({"prompt": [{"role": "user", "content": " "}]}, "prompt: all its messages are empty"),
         ({"prompt": [{"role": "assistant", "content": "4"}]}, "prompt: its last message is the assistant's"),
         ({"prompt": None, "prompt_tokens": []}, "prompt: missing"),
