@@ -39,21 +39,26 @@ def demonstrations(
 ) -> dict[str, np.ndarray]:
     """The tokens of each problem's text, and the one that ends an answer; says which are cut, or read back otherwise.
 
+    A text that ends with such a token, and white space behind it, as a chat template writes answers, ends there.
+
     Raises:
       InputError: a text has no tokens.
     """
     texts = [text_of(problem, column) for problem in problems]
+    stops = tuple(filter(None, map(tokenizer.backend.id_to_token, tokenizer.eos_ids)))
+    texts = [bare if (bare := text.rstrip()).endswith(stops) else text for text in texts]
     encoded = [ids.tolist() for ids in tokenizer.encode_batch(texts, special_tokens=False)]
-    lost = [text for text, back in zip(texts, tokenizer.decode(encoded), strict=True) if back != text]
-    long = [text for text, ids in zip(texts, encoded, strict=True) if len(ids) >= max_tokens]
+    read = tokenizer.backend.decode_batch(encoded, skip_special_tokens=False)
+    lost = [text for text, back in zip(texts, read, strict=True) if back != text]
     if not all(encoded):
         raise InputError(f"{CONFIG.supervised}: {lost[0]!r} has no token that the tokenizer knows")
+    whole = [ids if ids[-1] in tokenizer.eos_ids else [*ids, tokenizer.eos_ids[0]] for ids in encoded]
+    long = [text for text, ids in zip(texts, whole, strict=True) if len(ids) > max_tokens]
     cut = f"have no room for the token that ends them in sampling.max_tokens = {max_tokens}, and are cut"
     for what, found in (("have characters that the tokenizer does not know, or writes otherwise", lost), (cut, long)):
         if found:
             LOG.warning("%d of %d texts %s: %r is one", len(found), len(texts), what, found[0])
-    ends = tokenizer.eos_ids[0]
-    return {problem.id: np.array([*ids, ends], np.int32) for problem, ids in zip(problems, encoded, strict=True)}
+    return {problem.id: np.array(ids, np.int32) for problem, ids in zip(problems, whole, strict=True)}
 
 
 def with_reward_of_one(group: RolloutGroup, problem: Problem) -> concurrent.futures.Future[RolloutGroup]:

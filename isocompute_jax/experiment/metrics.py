@@ -162,6 +162,7 @@ def what_was_not_measured(config: RunConfig) -> dict[str, None]:
     columns = () if config.loss.kl_coef else ("kl",)
     if config.temperature != config.sampling.temperature or config.supervised:
         columns += ("logprob_difference", "logprob_difference_max")
+    columns += ("sampler_entropy",) if config.supervised else ()
     return dict.fromkeys(columns)
 
 

@@ -17,6 +17,7 @@ from isocompute_jax.tasks import read_problems
 from isocompute_jax.tasks.tokenizer import load_tokenizer
 from tests.experiment.builders import MODEL, log_lines, make_inputs
 from tests.experiment.test_teacher import scores
+from tests.tasks import chat_tokenizers
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_the_loss_is_the_cross_entropy_of_the_texts(supervised, tmp_path, packin
     assert lines[0]["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
     assert all(line["reward"] == 1 and line["tokens"] == 32 * line["step"] for line in lines)
-    assert {line["logprob_difference"] for line in lines} == {None}
+    assert {line[name] for line in lines for name in ("logprob_difference", "sampler_entropy")} == {None}
 
 
 @pytest.mark.slow
@@ -86,6 +87,7 @@ def test_a_text_that_is_too_long_is_cut(supervised, tmp_path):
     [
         ("group_size", 2),
         ("loss.policy_loss", "clipped"),
+        ("loss.entropy_target", 1.0),
         ("recipe.zero_variance_groups", "drop"),
         ("max_staleness", 1),
         ("curriculum.retire_rate", 0.9),
@@ -107,6 +109,16 @@ def test_problems_have_their_texts_or_none():
             match=rf"supervised = '{column}': problem 'p' has .* there, which is no text: .*solution, count, empty are",
         ):
             text_of(problem, column)
+
+
+@pytest.mark.parametrize("text", ["4", "4<|im_end|>", "4<|im_end|>\n", "4<think>"])
+def test_a_text_ends_once(text, tmp_path, caplog):
+    """Whether or not it has the token that ends it, as a chat template writes answers."""
+    tokenizer = load_tokenizer(chat_tokenizers.save_chatml(tmp_path))
+    problem = Problem("a", "2+2=", "4", "numeric", extra={"text": text})
+    ids = demonstrations([problem], "text", tokenizer, len(tokenizer.encode_within(text.strip())) + 1)["a"]
+    assert ids.tolist() == tokenizer.encode_within(text.strip().removesuffix("<|im_end|>") + "<|im_end|>").tolist()
+    assert not caplog.messages
 
 
 def test_what_is_wrong_with_texts_shows_before_anything_is_made(supervised, tmp_path, caplog):

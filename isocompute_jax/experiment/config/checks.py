@@ -316,6 +316,7 @@ def _supervised_faults(config: RunConfig) -> Iterator[str]:
         "max_staleness": 0,
         "loss.policy_loss": "reinforce",
         "loss.correction_mode": "off",
+        "loss.entropy_target": 0.0,
         "recipe.baseline": "none",
         "recipe.advantage_scale": "none",
         "recipe.zero_variance_groups": "keep",
