@@ -1,6 +1,8 @@
 """Servers that take adapters alone: what travels, what is refused, and a whole run with the JAX engine."""
 
+import asyncio
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -16,9 +18,10 @@ from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.client.service_config import ServiceConfig
 from isocompute_jax.service.client.weight_sender import Sender
 from isocompute_jax.service.server.engines.adapters import adapter_tensors
-from isocompute_jax.service.server.engines.base import JaxSettings
+from isocompute_jax.service.server.engines.base import JaxSettings, NotTakenError, VllmSettings
 from isocompute_jax.service.server.engines.jax_engine import JaxEngine
-from isocompute_jax.service.weights.files import Parcel
+from isocompute_jax.service.server.engines.vllm.engine import VllmEngine
+from isocompute_jax.service.weights.files import Parcel, WeightFile
 from tests.experiment import builders
 from tests.model.tiny import random_params, tiny_config
 from tests.service.fleet_builders import live
@@ -54,6 +57,17 @@ def test_servers_and_learners_mean_the_same_tensors(family, targets):
 def test_a_server_of_adapters_that_cannot_be_is_refused(settings, said):
     with pytest.raises(InputError, match=said):
         served(tiny_config(), **{"lora_rank": 3, **settings})
+
+
+def test_an_adapter_that_cannot_be_laid_down_is_not_taken(tmp_path):
+    """By vLLM's engine, which has not been told of it: the file that they came in is gone."""
+    engine = VllmEngine(VllmSettings("model", lora_rank=3))
+    engine._llm = types.SimpleNamespace(errored=False)
+    weights = WeightFile(str(tmp_path / "gone"), (TensorSpec("a", "float32", (1,)),), (0,))
+    with pytest.raises(NotTakenError, match="the adapter of version 1 cannot be laid down"):
+        asyncio.run(engine.update_weights(weights, version=1, recompute=False))
+    engine._check()
+    engine._adapters.cleanup()
 
 
 def test_what_travels_is_a_and_b_with_the_scale_in_it(tmp_path):

@@ -5,10 +5,13 @@ import base64
 import contextlib
 import copy
 import dataclasses
+import errno
 import functools
 import http.server
 import io
 import json
+import os
+import pathlib
 import threading
 import urllib.parse
 from typing import Any
@@ -20,8 +23,10 @@ from isocompute_jax import model
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.tensors import TensorSpec
-from isocompute_jax.service.server.engines.base import EngineError, StockSettings
+from isocompute_jax.service.server.engines import stock
+from isocompute_jax.service.server.engines.base import EngineError, NotTakenError, StockSettings
 from isocompute_jax.service.server.engines.stock import StockEngine, _completion
+from isocompute_jax.service.weights.files import WeightFile, file_layout
 from isocompute_jax.service.weights.nccl import TransferError
 from tests.model.tiny import random_params, tiny_config
 
@@ -166,6 +171,66 @@ def test_a_server_that_came_back_with_other_weights_has_failed(checkpoint, tmp_p
     monkeypatch.setattr("isocompute_jax.service.server.engines.stock.WATCH_S", 0.02)
     with recorded(said) as (url, _), pytest.raises(EngineError, match="it was restarted, or somebody else sends it"):
         asyncio.run(watched(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
+def file_of(engine, directory) -> WeightFile:
+    """Zeros for every tensor that the engine serves."""
+    starts, size = file_layout(engine.facts.tensors)
+    (directory / "zeros").write_bytes(bytes(size))
+    return WeightFile(str(directory / "zeros"), engine.facts.tensors, starts)
+
+
+def test_gateways_that_share_a_directory_leave_each_other_alone(checkpoint, tmp_path):
+    """The second takes the same version while the first one's vLLM reads; a leftover of a former one is in the way."""
+    shared = tmp_path / "shared"
+    (shared / "version-1").mkdir(parents=True)
+
+    async def play(*engines):
+        for engine in engines:
+            await engine.start()
+        weights = file_of(engines[0], tmp_path)
+        plain, read = engines[0]._asked, []
+
+        async def asked(method, path, *rest):
+            if path == "/collective_rpc":
+                await engines[1].update_weights(weights, version=1, recompute=False)
+                directory = pathlib.Path(rest[0]["kwargs"]["weights_path"])
+                read.extend(sorted(file.name for file in directory.iterdir()))
+            return await plain(method, path, *rest)
+
+        engines[0]._asked = asked
+        await engines[0].update_weights(weights, version=1, recompute=False)
+        for engine in engines:
+            await engine.check_health()
+            await engine.stop()
+        return read
+
+    with recorded(answers()) as (one, _), recorded(answers()) as (other, _):
+        read = asyncio.run(play(*(StockEngine(settings(checkpoint, url, shared)) for url in (one, other))))
+    assert read == ["config.json", "model.safetensors"]
+    assert [path.name for path in shared.rglob("*")] == ["version-1"]
+
+
+def test_weights_that_cannot_be_laid_down_are_not_taken(checkpoint, tmp_path, monkeypatch):
+    """The disk is full when their numbers are written: the old ones serve on, and the next ones are taken."""
+
+    def full(weights):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def play(engine):
+        await engine.start()
+        weights = file_of(engine, tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(stock, "_in_file", full)
+            with pytest.raises(NotTakenError, match=r"--reload_dir: version 1 cannot be laid down: .*No space left"):
+                await engine.update_weights(weights, version=1, recompute=False)
+        assert not list((tmp_path / "shared").iterdir()) and not [path for path, _ in asked if "pause" in path]
+        assert [pair async for ready in engine.generate(request()) for pair in ready]
+        await engine.update_weights(weights, version=1, recompute=False)
+        await engine.stop()
+
+    with recorded(answers()) as (url, asked):
+        asyncio.run(play(StockEngine(settings(checkpoint, url, tmp_path / "shared"))))
 
 
 def test_routed_experts_are_those_of_the_tokens(checkpoint, tmp_path):

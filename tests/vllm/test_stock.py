@@ -124,7 +124,7 @@ def test_it_draws_and_takes_weights_as_the_learner_has_them(stock, tokenizer_and
             np.testing.assert_array_equal(again, tokens)  # each rollout has its own seed
         status = client.status()
         assert (status.engine, status.version) == ("stock vLLM", 5)
-        assert not list((tmp_path / "gateway").glob("version-*"))
+        assert not list((tmp_path / "gateway").glob("gateway-*"))
 
 
 def test_a_stop_token_ends_a_rollout_and_budgets_hold(stock, tokenizer_and_inputs, tmp_path):

@@ -24,6 +24,7 @@ import json
 import logging
 import pathlib
 import re
+import secrets
 import shutil
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -76,6 +77,7 @@ class StockEngine:
         self._settings = settings
         self._http: Any = None
         self._failure: EngineError | None = None
+        self._name = f"gateway-{secrets.token_hex(8)}"
         self._watching: asyncio.Task[None] | None = None
         self._updating = asyncio.Lock()
         self._places = asyncio.Semaphore(1)
@@ -267,7 +269,8 @@ class StockEngine:
     async def _reload(self, weights: WeightFile, version: int, recompute: bool) -> float:
         if not self._settings.reload_dir:
             raise NotTakenError("--reload_dir: the gateway has none, and takes weights by NCCL alone")
-        path = pathlib.Path(self._settings.reload_dir).resolve() / f"version-{version}"
+        own = pathlib.Path(self._settings.reload_dir).resolve() / self._name  # others may share that directory
+        path = own / f"version-{version}"
 
         async def load() -> None:
             reload = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
@@ -276,7 +279,10 @@ class StockEngine:
         async with self._updating:
             await self.check_health()
             try:
-                await asyncio.to_thread(write_checkpoint, path, self._settings.model, weights)
+                try:
+                    await asyncio.to_thread(write_checkpoint, path, self._settings.model, weights)
+                except OSError as error:
+                    raise NotTakenError(f"--reload_dir: version {version} cannot be laid down: {error}") from error
                 stopped = await self._update(load, version, recompute)
                 if self._updates == 1:
                     await self._compare(_in_file(weights), f"vLLM did not take version {version}")
@@ -284,7 +290,7 @@ class StockEngine:
             except EngineError as error:
                 raise self._fail(str(error)) from error
             finally:
-                await asyncio.to_thread(shutil.rmtree, path, True)
+                await asyncio.to_thread(shutil.rmtree, own, True)
 
     async def open_transfer(self, unique_id: bytes, buckets: tuple[tuple[TensorSpec, ...], ...]) -> None:
         """As `ReceivingEngine.open_transfer` says. A vLLM that then waits for a learner in vain is of no more use."""
@@ -441,7 +447,7 @@ def _nccl(info: Mapping[str, Any]) -> str:
 
 def write_checkpoint(directory: pathlib.Path, model: str, weights: WeightFile) -> None:
     """The weights as a Hugging Face directory, beside the model's config.json; the numbers as they are."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(pathlib.Path(model) / "config.json", directory)
     header, end = {}, 0
     for tensor in weights.tensors:

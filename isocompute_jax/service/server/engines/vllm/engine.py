@@ -19,7 +19,13 @@ from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion
 from isocompute_jax.records.tensors import TensorSpec
 from isocompute_jax.service.server.engines.adapters import adapter_tensors, write_adapter
-from isocompute_jax.service.server.engines.base import EngineError, EngineFacts, HalfTakenError, VllmSettings
+from isocompute_jax.service.server.engines.base import (
+    EngineError,
+    EngineFacts,
+    HalfTakenError,
+    NotTakenError,
+    VllmSettings,
+)
 from isocompute_jax.service.server.engines.vllm import environment, reaper
 from isocompute_jax.service.weights.files import WeightFile
 from isocompute_jax.service.weights.nccl import TransferError
@@ -209,9 +215,13 @@ class VllmEngine:
             began, self._updates = time.perf_counter(), self._updates + 1
             directory = pathlib.Path(self._adapters.name)
             path = directory / str(self._updates)
-            await asyncio.to_thread(write_adapter, path, weights, self._settings.lora_rank)
             # vLLM may read those of running rollouts again.
             shutil.rmtree(directory / str(self._updates - KEPT_ADAPTERS), ignore_errors=True)
+            try:
+                await asyncio.to_thread(write_adapter, path, weights, self._settings.lora_rank)
+            except Exception as error:  # of a full disk; safetensors has its own
+                shutil.rmtree(path, ignore_errors=True)
+                raise NotTakenError(f"the adapter of version {version} cannot be laid down: {error}") from error
             adapter = self._launch.adapter(self._updates, path)
             try:
                 await self._llm.add_lora(adapter)
