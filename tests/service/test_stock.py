@@ -69,7 +69,7 @@ def answers() -> dict:
 
 @contextlib.contextmanager
 def recorded(said: dict):
-    """A server that gives recorded answers; one that is an int is a status."""
+    """A server that gives recorded answers; one that is an int is a status, one of bytes the whole body."""
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -78,7 +78,9 @@ def recorded(said: dict):
             length = int(self.headers.get("Content-Length") or 0)
             asked.append((self.path, json.loads(self.rfile.read(length) or b"null")))
             found = said.get(path, {})
-            body = b"" if found is None else json.dumps({} if isinstance(found, int) else found).encode()
+            body = b"" if found is None else found
+            if not isinstance(body, bytes):
+                body = json.dumps({} if isinstance(found, int) else found).encode()
             self.send_response(found if isinstance(found, int) else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -171,6 +173,28 @@ def test_a_server_that_came_back_with_other_weights_has_failed(checkpoint, tmp_p
     monkeypatch.setattr("isocompute_jax.service.server.engines.stock.WATCH_S", 0.02)
     with recorded(said) as (url, _), pytest.raises(EngineError, match="it was restarted, or somebody else sends it"):
         asyncio.run(watched(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
+@pytest.mark.parametrize("odd", [[], {}, None, b"<html>", {"weight_version": None}], ids=repr)
+def test_an_odd_answer_does_not_end_the_watch_and_is_said_once(checkpoint, tmp_path, monkeypatch, caplog, odd):
+    async def watched(engine):
+        await engine.start()
+        said["/weight_info"] = odd
+        before = len(asked)
+        while len(asked) < before + 3:
+            await asyncio.sleep(0.01)
+        await engine.check_health()
+        said["/weight_info"] = {"weight_version": "default"}
+        while engine._failure is None:
+            assert not engine._watching.done()
+            await asyncio.sleep(0.01)
+
+    said = answers()
+    monkeypatch.setattr(stock, "WATCH_S", 0.01)
+    with recorded(said) as (url, asked):
+        asyncio.run(watched(StockEngine(settings(checkpoint, url, tmp_path))))
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"{url}/weight_info does not say which weights vLLM has (")
 
 
 def file_of(engine, directory) -> WeightFile:

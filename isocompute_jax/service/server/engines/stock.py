@@ -364,14 +364,24 @@ class StockEngine:
 
     async def _watch(self) -> None:
         """Looks whether it is there, and has the weights that it was given."""
+        odd = set()  # kinds of answers that say nothing
         while self._failure is None:
             await asyncio.sleep(WATCH_S)
             async with self._updating:
                 try:
                     found = (await self._asked("GET", "/weight_info"))["weight_version"]
+                    if not isinstance(found, str):
+                        raise TypeError(f"weight_version = {found!r}")
                 except EngineError as error:
                     self._fail(f"vLLM is gone ({error})")
                     return
+                except (ValueError, TypeError, KeyError) as error:  # what draws tokens says of each what drew it
+                    if type(error) not in odd:
+                        odd.add(type(error))
+                        log.warning(
+                            "%s/weight_info does not say which weights vLLM has (%r)", self._settings.url, error
+                        )
+                    continue
                 if found != str(self._version):
                     self._fail(
                         f"vLLM has weights {found!r} where it was given version {self._version}: it was restarted, or "
