@@ -33,6 +33,8 @@ from typing import Any
 
 import numpy as np
 
+from isocompute_jax.records.errors import InputError
+
 LEAST_STEPS = 32
 """Steps of an n before it may change."""
 FIRST_STEPS = 8
@@ -85,12 +87,22 @@ class Controller:
         return found
 
     def after_evaluation(self, lines: Iterable[Mapping[str, Any]]) -> Controller:
-        """With the lines of eval.jsonl of one step, one for each set."""
+        """With the lines of eval.jsonl of one step, one for each set.
+
+        Raises:
+          InputError: a set is not among those of the evaluation before, or had another number of problems there.
+        """
         lines = list(lines)
         compute = lines[0]["compute"]
         rates = {
             line["eval_set"]: tuple(count / line["samples"] for count in line["solve_counts"][::2]) for line in lines
         }
+        for name in rates if self.past else ():
+            if len(rates[name]) != len(self.past[-1][1].get(name, ())):
+                raise InputError(
+                    f"evaluation of {name!r} at {compute:,} rollouts: the one before had no such set, or another "
+                    "number of its problems, and the rule compares them: evaluate the same sets all through a run"
+                )
         found = dataclasses.replace(self, past=(*self.past, (compute, rates)))
         if compute == 0 or not self.past:
             return found

@@ -45,6 +45,7 @@ class Logs:
 
     metrics: Sequence[Line]
     evaluations: Sequence[Line]
+    first: Controller | None = None  # what a run that asks the rule itself began with; None: n of the first line
 
 
 def step_line(*, step: int, compute: int, rewards: Rewards) -> dict[str, Any]:
@@ -96,10 +97,14 @@ def read_logs(run: pathlib.Path) -> Logs:
     Raises:
       InputError: a line lacks what the rule reads; names file, line and column.
     """
+    fixed, first = {}, None
     try:  # a run logs its n where that may change
-        fixed = {"group_size": json.loads((run / CONFIG).read_text(encoding="utf-8"))["group_size"]}
+        written = json.loads((run / CONFIG).read_text(encoding="utf-8"))
+        fixed, config = {"group_size": written["group_size"]}, written.get("config", {})
+        if config["schedule"]["group_size"] == "auto":  # a line without n is of the run of fixed n that it forks from
+            fixed, first = {"group_size": 0}, Controller(config["group_size"], config["schedule"]["largest"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        fixed = {}
+        pass
     steps = [fixed | line for line in read_lines(run / METRICS, partial_last_line=True)]
     evaluations = read_lines(run / EVAL, partial_last_line=True)
     for name, lines, keys in ((METRICS, steps, STEP_KEYS), (EVAL, evaluations, EVALUATION_KEYS)):
@@ -112,7 +117,7 @@ def read_logs(run: pathlib.Path) -> Logs:
                 raise InputError(
                     f"{run / name}:{number}: solve_counts must have, for each problem, how many samples solved it"
                 )
-    return Logs(steps, [{"eval_set": SET} | line for line in evaluations])
+    return Logs(steps, [{"eval_set": SET} | line for line in evaluations], first)
 
 
 def read_dumps(training: pathlib.Path, evaluations: pathlib.Path | None, *, problem: str, reward: str) -> Logs:
@@ -152,18 +157,19 @@ def read_dumps(training: pathlib.Path, evaluations: pathlib.Path | None, *, prob
     return Logs(lines, evaluated)
 
 
-def decide(history: Logs, *, largest: int) -> tuple[list[str], Controller]:
+def decide(history: Logs, *, largest: int | None = None) -> tuple[list[str], Controller]:
     """What `auto` decided as the lines came, and its state after them, with n of batches that are begun now.
 
-    n begins at that of the first line. Steps of another n than the rule's do not count: a run that has not followed
-    it yet is told the same again.
+    n begins at that of the first line, and ends at 256, but where the run asked the rule itself. Steps of another n
+    than the rule's do not count: a run that has not followed it yet is told the same again.
 
     Raises:
-      InputError: there is no step.
+      InputError: there is no step, or evaluations are of other problems than the ones before.
     """
     if not history.metrics:
         raise InputError("the history has no step: the rule begins with the n of the first")
-    found, said = Controller(int(history.metrics[0]["group_size"]), largest), []
+    found, said = history.first or Controller(int(history.metrics[0]["group_size"]), 256), []
+    found = dataclasses.replace(found, largest=largest or found.largest)
     for now in states(found, history.metrics, history.evaluations):
         said += [now.decision] if now.group_size != found.group_size else []
         found = now
@@ -219,7 +225,7 @@ class Asked:
     evaluations: str = option("", "Folder of STEP.jsonl for each evaluation, where --history has such files of steps.")
     problem: str = option("input", "Column of such files that tells problems apart.")
     reward: str = option("score", "Column of such files that has the reward, in [0, 1].")
-    largest: int = option(256, "Largest n that it comes to.", low=2)
+    largest: int | None = option(None, "Largest n that it comes to; by default the run's own, or 256.", low=2)
 
     def __post_init__(self) -> None:
         check(self, "--")

@@ -35,6 +35,11 @@ KEPT = (
 """Fields that a fork has in common with the run that it begins from, and why."""
 KEPT_BY_ADAPTERS = ("model", "its adapters were trained on that model's weights; give the same directory")
 """The same of a fork of a run that trains adapters."""
+KEPT_BY_AUTO = tuple(
+    (f"evaluation.{name}", "schedule.group_size = 'auto' compares its evaluations with that run's")
+    for name in ("sets", "max_problems", "solved_at")
+)
+"""The same of a fork that chooses n itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +83,8 @@ def origin_of(config: RunConfig) -> Origin:
             f"{config.max_compute:,}: a fork's compute counts from the beginning of the run it comes from; raise it"
         )
     changed = differences(config, written.get("config", {}))
-    for field, why in (*KEPT, *([KEPT_BY_ADAPTERS] if config.lora.rank else [])):
+    by_auto = KEPT_BY_AUTO if config.schedule.kind == "auto" else ()
+    for field, why in (*KEPT, *([KEPT_BY_ADAPTERS] if config.lora.rank else []), *by_auto):
         for difference in changed:
             if difference.startswith((f"config.{field}:", f"config.{field}.")):
                 raise InputError(f"{difference}: a fork has this in common with the run it begins from, because {why}")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax.allocation.auto import LEAST_STEPS, Controller, gain_of, replay
+from isocompute_jax.records.errors import InputError
 
 START = Controller(4, 16)
 
@@ -143,6 +144,16 @@ def test_only_problems_at_even_places_decide():
         "solve_counts": [count if place % 2 == 0 else 0 for place, count in enumerate(line["solve_counts"])],
     }
     assert start.after_evaluation([line]) == start.after_evaluation([others])
+
+
+@pytest.mark.parametrize("others", [{"name": "other"}, {"problems": 100}])
+def test_evaluations_of_other_problems_are_not_compared(others):
+    start = START.after_evaluation([evaluation(0, 0.125), evaluation(0, 0.125, name="w")])
+    start = start.after_evaluation([evaluation(500, 0.25)])  # the log's last line of this step is still to be written
+    assert start.after_evaluation([evaluation(1000, 0.375)]).past[-1][0] == 1000
+    for lines in ([evaluation(1000, 0.375, **others)], [evaluation(1000, 0.375), evaluation(1000, 0.375, name="w")]):
+        with pytest.raises(InputError, match=r"evaluation of '\w+' at 1,000 rollouts: the one before had no such set"):
+            start.after_evaluation(lines)
 
 
 def test_a_log_is_replayed():

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from isocompute_jax.allocation.auto import FIRST_STEPS, LEAST_STEPS
+from isocompute_jax.allocation.auto import FIRST_STEPS, LEAST_STEPS, Controller, replay
 from isocompute_jax.allocation.history import Asked, answer, decide, evaluation_line, read_dumps, read_logs, step_line
 from isocompute_jax.records.errors import InputError
 
@@ -96,6 +96,23 @@ def test_a_run_of_fixed_n_says_it_in_its_config(tmp_path):
         answer(Asked(history=str(tmp_path)))
         == "after step 3, 24 rollouts: n = 2 for the next batch, as in the last step"
     )
+
+
+@pytest.mark.parametrize("own", [0, LEAST_STEPS - 1])
+def test_a_run_of_auto_is_told_what_it_decided_itself(tmp_path, own):
+    """All of its lines, or those from `own` on; the others are of a run of fixed n that it forks from, and lack n."""
+    line = {"reward": 0.1, "zero_variance_share": 1.0}  # a signal in no group
+    steps = [{"step": step, "compute": 32 * step, **line} for step in range(1, 2 * LEAST_STEPS - 1)]
+    steps[own:] = [line | {"group_size": 8} for line in steps[own:]]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    (tmp_path / "eval.jsonl").touch()
+    schedule = {"group_size": "auto", "largest": 8 if own else 64}
+    written = {"group_size": 8, "config": {"group_size": 8, "schedule": schedule}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    said, found = decide(read_logs(tmp_path))
+    assert found == replay(Controller(8, schedule["largest"]), steps, ())
+    assert [text[:9] for text in said] == ([] if own else ["n 8 -> 16"])
+    assert decide(read_logs(tmp_path), largest=8) == ([], replay(Controller(8, 8), steps, ()))
 
 
 def test_logs_are_read_while_a_run_writes_them(tmp_path):

@@ -12,7 +12,7 @@ from isocompute_jax.allocation.auto import Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig
-from isocompute_jax.experiment.fork import Origin, identity_of_fork
+from isocompute_jax.experiment.fork import Origin, identity_of_fork, origin_of
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.schedules import settled
 from isocompute_jax.learner import LossConfig
@@ -158,6 +158,24 @@ def test_what_is_refused_leaves_no_run_behind(scheduled, reference, changes, say
     }
     with pytest.raises(InputError, match=says):
         loop.train(dataclasses.replace(scheduled, **changes), tmp_path / "run")
+    assert not (tmp_path / "run" / run_files.CONFIG).exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("sets", {}), ("sets", {"other": "validation"}), ("max_problems", 3), ("solved_at", 0.5)]
+)
+def test_a_fork_that_chooses_n_evaluates_what_the_run_before_did(scheduled, reference, field, value, tmp_path):
+    sets = scheduled.evaluation.sets
+    value = {name: sets[of] for name, of in value.items()} | {"train": sets["train"]} if field == "sets" else value
+    evaluation = dataclasses.replace(scheduled.evaluation, **{field: value})
+    for schedule in (ScheduleConfig("auto"), ScheduleConfig()):
+        config = dataclasses.replace(scheduled, fork=str(reference), max_compute=900, evaluation=evaluation)
+        config = dataclasses.replace(config, schedule=schedule)
+        if schedule.kind != "auto":  # others may
+            assert origin_of(config).compute <= 700
+            continue
+        with pytest.raises(InputError, match=rf"config.evaluation.{field}.* 'auto' compares its evaluations with that"):
+            loop.train(config, tmp_path / "run")
     assert not (tmp_path / "run" / run_files.CONFIG).exists()
 
 
