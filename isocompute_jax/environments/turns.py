@@ -24,6 +24,7 @@ from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.environments.episodes import Play
 from isocompute_jax.environments.protocol import Step
 from isocompute_jax.environments.runner import Answered, Runner, failed
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, Episode, Problem
 from isocompute_jax.sampling.turns import Answer, Begun, Turn
@@ -204,20 +205,35 @@ def seed_of(request: SampleRequest) -> int:
 def ending_tokens(tokenizer: Tokenizer, stops: Sequence[str]) -> tuple[int, ...]:
     """The ids that may be the last of a text that ends with one of `stops`.
 
-    A token is one if it holds such a text, or begins with the end of one.
+    A token is one if it holds such a text, or begins with the end of one, be it within a character.
+
+    Raises:
+      InputError: there is none for one of them: the tokenizer cannot write it.
     """
     if not stops:
         return ()
-    texts = tokenizer.backend.decode_batch(
-        [[token] for token in range(tokenizer.vocab_size)], skip_special_tokens=False
-    )
-    tails = {stop[start:] for stop in stops for start in range(len(stop))}
-    found = []
-    for token, text in enumerate(texts):
-        # Some tokenizers leave out the space before a word where it stands alone.
-        if any(stop in text for stop in stops) or any(form.startswith(tuple(tails)) for form in (text, f" {text}")):
-            found.append(token)
-    return tuple(found)
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    backend, ids = tokenizer.backend, range(tokenizer.vocab_size)
+    texts = backend.decode_batch([[token] for token in ids], skip_special_tokens=False)
+    # Some tokenizers leave out the space before a word where it stands alone. A part of a character is no text: what it
+    # is its name says, its bytes as letters or, of a single one, as a number.
+    forms = [(text, f" {text}", backend.id_to_token(token) or "") for token, text in enumerate(texts)]
+    found = set()
+    for stop in stops:
+        [(letters, _)] = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(stop)
+        tails = (
+            f"<0x{stop.encode()[-1]:02X}>",
+            *(text[start:] for text in (stop, letters) for start in range(len(text))),
+        )
+        ends = {token for token in ids if stop in texts[token] or any(form.startswith(tails) for form in forms[token])}
+        if not ends:
+            raise InputError(
+                f"config.environment.stop, or the environment's own: no token of {tokenizer.directory} can end "
+                f"{stop!r}, so that turns would never end with it; take a text that this tokenizer writes"
+            )
+        found |= ends
+    return tuple(sorted(found))
 
 
 def _common(texts: Sequence[np.ndarray]) -> int:

@@ -1,18 +1,25 @@
 """What an environment's turns make of a rollout: context, stops of several tokens, bounds, seeds, failures."""
 
+import json
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.environments.grading import EpisodeGrades
 from isocompute_jax.environments.runner import Runner
 from isocompute_jax.environments.turns import EnvironmentTurns, ending_tokens
-from isocompute_jax.records.errors import RunError
+from isocompute_jax.records.errors import InputError, RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
 from isocompute_jax.records.rollout import Completion, Problem
 from isocompute_jax.sampling import TurnSampler
 from isocompute_jax.tasks import PromptConfig, Prompts, RewardConfig, load_tokenizer, save_arithmetic_tokenizer
 from isocompute_jax.tasks.prompts import Observations
+from isocompute_jax.tasks.tokenizer import Tokenizer
 from tests.sampling.turn_builders import RuleSampler
 from tests.tasks.chat_tokenizers import save_chatml, save_headers
 
@@ -215,6 +222,49 @@ def test_only_tokens_that_may_end_the_text_stop_an_engine(tokenizer, tmp_path):
     found = {bytewise.decode([[token]])[0] for token in ending_tokens(bytewise, ["</tool>"])}
     assert found == {">"}  # every other character is followed by one more
     assert ending_tokens(tokenizer, []) == ()
+
+
+@given(stop=st.text(st.characters(codec="utf-8"), min_size=1, max_size=4), before=st.text("a\u7b54\u270b", max_size=2))
+def test_whatever_the_text_its_last_token_stops_an_engine(merging, stop, before):
+    """Characters of several tokens among them, and tokens that end in the middle of one."""
+    assert merging.encode_within(before + stop)[-1] in ending_tokens(merging, [stop])
+
+
+@pytest.fixture(scope="module")
+def merging(tmp_path_factory):
+    """Tokens of bytes, and some of two or three that are parts of characters."""
+    directory = save_chatml(tmp_path_factory.mktemp("merging"))
+    written = json.loads((directory / "tokenizer.json").read_text())
+    # within U+270B, "\u00e2\u013e\u012d" by its bytes' names, within U+7B54, "\u00e7\u0143\u0136", and across the two
+    merges = [["\u013e", "\u012d"], ["\u00e7", "\u0143"], ["\u0136", "\u00e2"], ["<", "/"]]
+    written["model"]["merges"] = merges
+    written["model"]["vocab"] |= {a + b: 300 + i for i, (a, b) in enumerate(merges)}
+    (directory / "tokenizer.json").write_text(json.dumps(written))
+    return load_tokenizer(directory)
+
+
+def test_a_single_byte_stops_an_engine_whose_tokenizer_falls_back_on_bytes():
+    names = ["<unk>", ">", "a", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend = Backend(models.BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = Tokenizer(backend, (0,), 0, len(names))
+    for stop in ("\u270b", "a\u7b54", "</a>"):
+        assert backend.encode(stop).ids[-1] in ending_tokens(tokenizer, [stop])
+        assert len(ending_tokens(tokenizer, [stop])) <= 2
+
+
+def test_a_text_that_the_tokenizer_cannot_write_is_refused(tokenizer):
+    with pytest.raises(InputError, match=r"config.environment.stop, .* no token of .* can end '</tool>'"):
+        policy_of(tokenizer, f"{GAMES}:Waiting", stop=("=", "</tool>"))
+
+
+def test_a_turn_ends_at_a_character_of_several_tokens(tmp_path):
+    bytewise = load_tokenizer(save_chatml(tmp_path))
+    policy = policy_of(bytewise, f"{GAMES}:Waiting", stop=("\u270b",), turns=1, max_tokens=90, max_prompt_tokens=20)
+    [completion] = drawn(
+        Written(bytewise, "so \u270b more"), policy, request_of(bytewise, size=1, max_tokens=90)
+    ).completions
+    assert bytewise.decode([completion.tokens.tolist()])[0] == "so \u270b"
 
 
 def test_a_turn_goes_on_where_the_text_is_not_there_after_all(tmp_path):
