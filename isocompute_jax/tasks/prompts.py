@@ -199,14 +199,20 @@ class Observations:
         self._write_as = write_as
 
     def begun(self, problem: Problem, observation: str) -> np.ndarray:
-        """[S] int32 ids of a problem's prompt with what is observed first, which its last message ends with."""
-        if not self._prompts.is_chat(problem):
+        """[S] int32 ids of a problem's prompt that ends with what is observed first, before what stands behind prompts.
+
+        Of messages the last ends with it; behind token ids that the problem brings along it stands as it is.
+        """
+        if problem.prompt_tokens:
             [prompt] = self._prompts.encode([problem])
             return np.concatenate([prompt, self._ids(observation)]).astype(np.int32)
-        messages = [dict(message) for message in _as_messages(problem.prompt)]
-        last = messages[-1]
-        last["content"] = _lines(last["content"], observation) if last["content"] else observation
-        [prompt] = self._prompts.encode([dataclasses.replace(problem, prompt=tuple(messages))])
+        if isinstance(problem.prompt, str) and not self._prompts.is_chat(problem):
+            begun = problem.prompt + observation
+        else:
+            *before, last = _as_messages(problem.prompt)
+            said = _lines(last["content"], observation) if last["content"] else observation
+            begun = (*before, {**last, "content": said})
+        [prompt] = self._prompts.encode([dataclasses.replace(problem, prompt=begun)])
         return prompt
 
     def observation(self, problem: Problem, text: str, turn: Sequence[int]) -> np.ndarray:

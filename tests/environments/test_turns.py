@@ -312,6 +312,32 @@ def test_observations_of_texts_are_texts(tokenizer):
     assert tokenizer.decode([observations.observation(problem, "2,", []).tolist()]) == ["2,"]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "chat_template", "expected"),
+    [
+        ("Find it: ", "auto", "Find it: Left?\nBrief!\n<think>"),
+        (({"role": "user", "content": "Find it."},), "off", "Find it.\nLeft?\nBrief!\n<think>"),
+        (
+            "Find it.",
+            "on",
+            "<|im_start|>user\nFind it.\nLeft?\nBrief!<|im_end|>\n<|im_start|>assistant\n\n<think>",
+        ),
+    ],
+)
+def test_what_is_observed_first_is_part_of_the_prompt(prompt, chat_template, expected, tmp_path):
+    """What stands behind prompts stands behind it too, and an answer begins where all answers do."""
+    bytewise = load_tokenizer(save_chatml(tmp_path))
+    config = PromptConfig(chat_template=chat_template, suffix="Brief!", generation_prefix="\n<think>")
+    begun = Observations(Prompts(bytewise, config), "auto").begun(Problem("p", prompt, "", ""), "Left?")
+    assert bytewise.backend.decode(begun.tolist(), skip_special_tokens=False) == expected
+
+
+def test_what_is_observed_first_stands_behind_ids_that_a_problem_brings(tokenizer):
+    problem = Problem("p", PROMPT, "", "", prompt_tokens=tuple(tokenizer.encode_within("7-").tolist()))
+    begun = Observations(Prompts(tokenizer, PromptConfig(suffix="=")), "auto").begun(problem, "1,")
+    assert tokenizer.decode([begun.tolist()]) == ["7-1,"]
+
+
 def test_in_the_background_groups_are_the_same(tokenizer):
     """Answers are used as they come there, and the sampler draws what it is asked for in any order."""
     groups = []
