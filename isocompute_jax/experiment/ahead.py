@@ -150,7 +150,7 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
     if measured is not None:
         problems, shape = measured
         for blank in shape.blanks():
-            credit = blank_credit(problems, size.group_size // 2)
+            credit = blank_credit(problems, size.group_size // 2, turns=turns)
             yield lowered(noise.programs_of(parts).gradient, learner.params, placed(blank, mesh), credit, frozen)
 
 

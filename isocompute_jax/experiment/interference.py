@@ -40,7 +40,7 @@ from isocompute_jax.experiment.inputs import (
 )
 from isocompute_jax.experiment.rollouts import by_id, make_requests, sample
 from isocompute_jax.experiment.samplers import make_sampler
-from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
+from isocompute_jax.experiment.updates import credited_by
 from isocompute_jax.learner.batches import Batch, microbatch_of
 from isocompute_jax.learner.credit import Credit
 from isocompute_jax.learner.noise import part_of
@@ -185,15 +185,7 @@ def _gradients(
     """[2 P parts, F] gradients of the first halves of all groups, then of the second; a half may have several parts."""
     half = options.rollouts // 2
     halves = [part_of(group, slice(start, start + half)) for start in (0, half) for group in groups]
-    rewards, lengths = learner.group_rewards(halves), learner.trained_lengths(halves)
-    credited = learner.credit(
-        rewards,
-        lengths,
-        config.recipe,
-        max_tokens=config.sampling.max_tokens,
-        penalties=length_penalties(config, halves, rewards),
-        masked=masked_rollouts(config, halves),
-    )
+    credited = learner.credit(**credited_by(config, halves), recipe=config.recipe)
     laid_out = learner.batch_shape(
         problems_per_batch=1,
         group_size=half,

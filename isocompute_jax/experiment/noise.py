@@ -21,7 +21,7 @@ from isocompute_jax.allocation.schedule import BatchSize
 from isocompute_jax.experiment.build import Parts, made_of
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.layouts import shape_of
-from isocompute_jax.experiment.updates import length_penalties, masked_rollouts
+from isocompute_jax.experiment.updates import credited_by
 from isocompute_jax.learner import (
     BatchShape,
     Credit,
@@ -65,23 +65,23 @@ def noise_columns(parts: Parts, state: TrainState, groups: Sequence[RolloutGroup
         return {}
     half = len(halves[0][0].completions)
     credited = credit_of(config, [*halves[0], *halves[1]])
+    signal = np.any(np.reshape(credited.advantages, (2, problems, -1)) != 0, axis=-1)
     cells = noise.cells_of(problems, MOST_CELLS, (config.seed, step))
     shape = shape_of(config, parts.inputs.model_config, max(map(len, cells)), half, mesh, batches=1)
     own = None if mesh is None else sharding.own_part(mesh, shape.rows, shape.axis)
 
     def gradient(side: int, cell: np.ndarray) -> Params:
         credit: Credit = jax.tree.map(lambda x: x[cell + side * problems], credited)
-        kept = np.any(credit.advantages != 0, axis=1)  # the gradient of the others is zero
+        kept = signal[side, cell]  # the gradient of the others is zero
         tokens = shape.lay_out([halves[side][index] for index in cell], kept=kept, own=own)
         credit = credit.padded(max(map(len, cells)))
         return programs.gradient(state.params, learner.place_batch(tokens, mesh), credit, parts.frozen)
 
     programs = programs_of(parts)
     parts.team.arrive()
-    signal = np.any(credited.advantages != 0, axis=1).reshape(2, problems).any(axis=0)
     total, found = programs.zeros(state.params), []
     for cell in cells:
-        if signal[cell].any():  # all products of the others are zero
+        if signal[:, cell].any():  # all products of the others are zero
             total, products = programs.add_cell(total, state.opt_state, gradient(0, cell), gradient(1, cell))
             found.append(products)
     products = np.array(jax.device_get(found), np.float64).reshape(-1, 2, 4)
@@ -96,15 +96,7 @@ def noise_columns(parts: Parts, state: TrainState, groups: Sequence[RolloutGroup
 
 def credit_of(config: RunConfig, halves: Sequence[RolloutGroup]) -> Credit:
     """What half-groups are worth, penalties on length among it, but no term of the loss that stands in the reward."""
-    rewards = learner.group_rewards(halves)
-    return learner.credit(
-        rewards,
-        learner.trained_lengths(halves),
-        noise.credit_of_halves(config.recipe),
-        max_tokens=config.sampling.max_tokens,
-        penalties=length_penalties(config, halves, rewards),
-        masked=masked_rollouts(config, halves),
-    )
+    return learner.credit(**credited_by(config, halves), recipe=noise.credit_of_halves(config.recipe))
 
 
 def cell_shape(parts: Parts, size: BatchSize) -> tuple[int, BatchShape | PackShape | TreeShape] | None:

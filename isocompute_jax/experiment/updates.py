@@ -31,7 +31,7 @@ from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.learner import Batch, TrainState
 from isocompute_jax.learner.batches import moved, rollout_sums
 from isocompute_jax.learner.credit import completion_lengths, truncated
-from isocompute_jax.learner.turn_credit import Turns, turns_of
+from isocompute_jax.learner.turn_credit import turns_of
 from isocompute_jax.records.rollout import RolloutGroup
 
 
@@ -63,12 +63,12 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     else:
         kept = [group for group in sampled.groups if not group.dropped]
     groups = kept or sampled.groups[: sampled.size.problems]  # none has a signal: nothing is trained on
-    rewards, lengths = learner.group_rewards(groups), learner.trained_lengths(groups)
-    drawn = drawn_of(groups, parts.block)
-    there = np.ones(rewards.shape, bool) if drawn is None else drawn
-    penalties, masked = length_penalties(config, groups, rewards), masked_rollouts(config, groups)
+    graded = credited_by(config, groups)
+    drawn, shape = drawn_of(groups, parts.block), graded["rewards"].shape
+    there = np.ones(shape, bool) if drawn is None else drawn
+    penalties, masked = graded.pop("penalties"), graded.pop("masked")
     if not kept:
-        masked = np.ones(rewards.shape, bool)
+        masked = np.ones(shape, bool)
     columns = {}  # what length took from rewards, and the share of rollouts that left the loss
     if penalties is not None:
         columns["length_penalty"] = float(penalties[there].mean())
@@ -76,13 +76,10 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         columns["masked_share"] = float(masked[there].mean())
     credit = functools.partial(
         learner.credit if policy not in LOOKS else functools.partial(dealing.credit, policy, groups),
-        rewards,
-        lengths,
-        config.recipe,
-        max_tokens=config.sampling.max_tokens,
+        **graded,
+        recipe=config.recipe,
         masked=masked,
         drawn=drawn,
-        **of_turns(config, groups),
     )
     takes_part = credit().kept
     dealt = deal(
@@ -121,12 +118,19 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     return ReadyBatch(sampled, updates, columns, trained, scoring_s)
 
 
-def of_turns(config: RunConfig, groups: Sequence[RolloutGroup]) -> dict[str, Turns]:
-    """The turns of groups, as `learner.credit` is given them where each is credited by itself."""
-    environment = config.environment
-    if environment.turn_credit == "rollout":
-        return {}
-    return {"turns": turns_of(groups, environment.turns)}
+def credited_by(config: RunConfig, groups: Sequence[RolloutGroup]) -> dict[str, Any]:
+    """What `learner.credit` is given of groups, beside the recipe: in training, and wherever gradients are measured."""
+    rewards = learner.group_rewards(groups)
+    found = {
+        "rewards": rewards,
+        "lengths": learner.trained_lengths(groups),
+        "max_tokens": config.sampling.max_tokens,
+        "penalties": length_penalties(config, groups, rewards),
+        "masked": masked_rollouts(config, groups),
+    }
+    if config.environment.turn_credit == "turn":
+        found["turns"] = turns_of(groups, config.environment.turns)
+    return found
 
 
 def drawn_of(groups: Sequence[RolloutGroup], block: int | None) -> Bool[np.ndarray, "P G"] | None:

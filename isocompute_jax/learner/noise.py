@@ -99,7 +99,8 @@ def credit_of_halves(recipe: CreditConfig) -> CreditConfig:
     size. Divided by its group's standard deviation (`group_std`) it is not: it is that of the objective for groups of
     h, in which problems of rate p weigh otherwise than for groups of n. `batch_std` is one factor for the whole step,
     which no ratio of estimates sees. `token_mean` divides by the tokens of the step, a ratio of sums: a bias of order
-    1 / P.
+    1 / P. Turns that are credited each by itself are compared within their half, where more of them are alone and weigh
+    nothing.
     """
     return dataclasses.replace(recipe, zero_variance_groups="keep", baseline="leave_one_out")
 

@@ -13,9 +13,11 @@ from isocompute_jax.environments.server import EnvironmentServer
 from isocompute_jax.experiment import loop, samplers
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig, check_trusted, override
 from isocompute_jax.experiment.inputs import read_inputs
+from isocompute_jax.experiment.noise import credit_of
 from isocompute_jax.learner import LossConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, Episode, RolloutGroup
 from isocompute_jax.tasks import RewardConfig, write_problems
 from tests.experiment import builders
 
@@ -89,9 +91,10 @@ def test_where_it_is_played_changes_nothing(config, undisturbed, tmp_path, where
 
 @pytest.mark.slow
 def test_turns_are_credited_each_by_itself_in_every_layout(config, tmp_path):
-    """The same gradient in trees, packed rows and padded ones, and another than that of whole rollouts."""
+    """The same gradient, and noise of it, in trees, packed rows and padded ones; others than of whole rollouts."""
     counting = EnvironmentConfig(f"{GAMES}:Counting", turns=3, turn_tokens=1)
     played = override(dataclasses.replace(config, environment=counting), "max_compute", 64)
+    played = override(played, "schedule.noise_every", 1)
 
     def gradient(credit, **layout):
         changed = override(played, "environment.turn_credit", credit)
@@ -101,11 +104,27 @@ def test_turns_are_credited_each_by_itself_in_every_layout(config, tmp_path):
         loop.train(override(changed, "evaluation.sets", {}), workdir)
         [line] = builders.log_lines(workdir, run_files.METRICS)
         assert 0 < line["reward"] < 3 and line["trained_tokens"] <= 3 * 64
-        return line["gradient_norm"]
+        return np.array([line["gradient_norm"], line["noise/within"]])
 
     found = [gradient("turn", trees="off"), gradient("turn", row_tokens=16), gradient("turn", trees="on")]
-    np.testing.assert_allclose(found, found[0], rtol=1e-5)
-    assert abs(gradient("rollout", trees="off") / found[0] - 1) > 1e-3
+    np.testing.assert_allclose(found, [found[0]] * 3, rtol=1e-5)
+    assert np.all(abs(gradient("rollout", trees="off") / found[0] - 1) > 1e-3)
+
+
+def test_noise_is_that_of_the_gradient_that_is_trained_on(config):
+    """Halves are credited turn by turn where groups are: rewards that are equal in sum are a signal then."""
+
+    def completion(*rewards):
+        arrays = np.zeros(2, np.int32), np.zeros(2, np.float32), np.ones(2, bool), np.zeros(2, np.int32)
+        return Completion(*arrays, "stop", episode=Episode((0, 1), (1, 2), rewards))
+
+    halves = [
+        RolloutGroup("p", 0, np.zeros(1, np.int32), (completion(3, 0), completion(1, 2)), rewards=np.full(2, 3.0))
+    ] * 2
+    for credit, expected in (("rollout", [[0, 0]]), ("turn", [[[0, -2], [0, 2]]])):
+        changed = override(config, "environment.turn_credit", credit)
+        changed = override(changed, "recipe.advantage_scale", "none")
+        assert credit_of(changed, halves).advantages.tolist() == expected * 2
 
 
 @pytest.mark.parametrize(
