@@ -23,6 +23,7 @@ EXTRAS := train,serve
 GPU_EXTRAS := train,serve,cuda,nccl,tokamax
 TPU_EXTRAS := train,serve,tpu
 DEV_EXTRAS := $(EXTRAS),dev
+VERIFIERS_EXTRAS := train,verifiers
 VENV := .venv
 RUN := $(VENV)/bin/python
 # Stamps, written last: an install that did not end leaves none and is started over.
@@ -81,7 +82,7 @@ aot-env: $(AOT_VENVS:%=%/.installed) ## make .venv-aot-gpu and .venv-aot-tpu, co
 
 peers-env: $(PEERS) ## make .venv-peers, TRL and tunix for `python -m benchmarks.peers` (TORCH_INDEX=URL as for vllm-env)
 
-verifiers-env: $(VERIFIERS) ## make .venv-verifiers, from which environments of the verifiers library are served
+verifiers-env: $(VERIFIERS) ## make .venv-verifiers, for training on environments of the verifiers library
 
 plan: $(RUNTIME) $(AOT_VENVS:%=%/.installed) ## compile every named layout for its accelerators, and say whether it fits and what it costs
 	$(AOT_PYTHONS) $(RUN) -m isocompute_jax.plan $(ARGS)
@@ -142,8 +143,8 @@ test-avx2: $(DEV) ## the numerical tests once more, compiled as for a machine wi
 test-vllm: $(DEV) $(VLLM) ## the tests that start real vLLM servers (all of them: ARGS="-m vllm")
 	XLA_FLAGS= $(RUN) -m pytest -m "vllm and not slow" tests/vllm $(ARGS)
 
-test-verifiers: $(DEV) $(VERIFIERS) ## the tests that play environments of the verifiers library
-	$(RUN) -m pytest -m verifiers tests/verifiers $(ARGS)
+test-verifiers: $(VERIFIERS) ## the tests that play environments of the verifiers library
+	.venv-verifiers/bin/python -m pytest -m verifiers tests/verifiers $(ARGS)
 
 test-aot: $(DEV) $(AOT_VENVS:%=%/.installed) ## compile for accelerators that are not here (AOT=gpu, AOT=tpu: for one of them)
 	$(AOT_PYTHONS) XLA_FLAGS= $(RUN) -m pytest -m aot tests/aot $(ARGS)
@@ -238,14 +239,9 @@ $(VLLM_CUDA): constraints-vllm-cuda.txt
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement constraints-docs.txt; \
 	rm $$busy; touch $@
 
-# The service needs little of this package's own requirements, and verifiers many that others do without.
-$(VERIFIERS): constraints-verifiers.txt
-	@$(call environment,.venv-verifiers,$(PYTHON),PYTHON); \
-	echo "Installing verifiers into .venv-verifiers (once; a minute, 0.5 GB) ..."; \
-	pip=".venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check"; \
-	$$pip --constraint constraints-verifiers.txt verifiers absl-py; \
-	$$pip --no-deps --editable .; \
-	rm $$busy; touch $@
+# An environment of its own: verifiers requires much that others do without. Its tests run there, with what theirs need.
+$(VERIFIERS): pyproject.toml constraints.txt
+	$(call install,.venv-verifiers,$(PYTHON),PYTHON,.[$(VERIFIERS_EXTRAS)],a minute or two; 1.5 GB,pytest hypothesis beartype psutil)
 
 $(PEERS): constraints-peers.txt
 	@$(call environment,.venv-peers,$(PEERS_PYTHON),PEERS_PYTHON); \

@@ -25,7 +25,7 @@ MAINS = {
         "show_prompts",
     ],
     "evaluate": ["model", "problems", "out", "samples", "k", "compare", "endpoints", "reward"],
-    "environment": ["environment", "environment_options", "problems", "seed", "out", "play", "serve", "host", "port"],
+    "environment": ["environment", "environment_options", "problems", "seed", "out"],
     "ablate": ["config", "vary", "seeds", "workdir", "workers", "dry_run"],
     "sweep": ["config", "grid", "workdir", "workers", "dry_run"],
     "curate": [

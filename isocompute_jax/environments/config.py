@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.records.tokens import check_url
 from isocompute_jax.tasks.grading.pool import process_count
 from isocompute_jax.tasks.prompts import WriteAs, parse_options
 
@@ -19,9 +18,8 @@ class EnvironmentConfig:
 
     name: str = option(
         "",
-        "What answers the policy's turns: a shipped environment (number_hunt, python), package.module:Class, "
-        "verifiers:TASKSET, or http://host:port of an environment service. Empty: rollouts have one turn, "
-        "and a grader says what they are worth.",
+        "What answers the policy's turns: a shipped environment (number_hunt, python), package.module:Class, or "
+        "verifiers:TASKSET. Empty: rollouts have one turn, and a grader says what they are worth.",
         flag="environment",
     )
     options: dict[str, Any] = option(
@@ -30,7 +28,7 @@ class EnvironmentConfig:
         parse=parse_options,
         flag="environment_options",
     )
-    turns: int = option(8, "Turns of the policy in a rollout, at most.", low=1, flag="environment_turns")
+    turns: int = option(8, "Turns of the policy in a rollout, at most.", low=1, flag=None)
     turn_tokens: int = option(
         64, "Longest turn of the policy, in tokens; what is cut there is answered too.", low=1, flag=None
     )
@@ -41,7 +39,7 @@ class EnvironmentConfig:
         (),
         "Texts that end a turn, such as </tool>, beside the environment's own and the model's end of an answer; each "
         "may be several tokens.",
-        flag="environment_stop",
+        flag=None,
     )
     write_as: WriteAs = option(
         "auto",
@@ -63,11 +61,11 @@ class EnvironmentConfig:
         "Processes that play environments of plain functions; 0 for half the cores, at most 32.",
         low=0,
         identity=False,
-        flag="environment_workers",
+        flag=None,
     )
     concurrency: int = option(
         1024,
-        "Steps of asynchronous environments, or requests to a service, at a time.",
+        "Steps of asynchronous environments at a time.",
         low=1,
         identity=False,
         flag=None,
@@ -75,8 +73,6 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if "://" in self.name:
-            check_url(self.name, "config.environment.name")
         if not self.deadline_s > 0:
             raise InputError(field_of(self, "deadline_s"), f" = {self.deadline_s} must be above 0")
         if wrong := next((text for text in self.stop if text[:1] + text[-1:] in ("[]", "()")), ""):

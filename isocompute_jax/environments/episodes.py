@@ -50,16 +50,11 @@ class Episodes:
 
     Args:
       kind: makes them.
-      most: of those that are live, the one that was asked least lately is closed beyond so many.
     """
 
-    def __init__(self, kind: Kind, most: int = 1 << 20):
+    def __init__(self, kind: Kind):
         self._kind = kind
-        self._most = most
         self._live: dict[str, _Live] = {}
-
-    def __len__(self) -> int:
-        return len(self._live)
 
     async def play(self, asked: Play) -> Step:
         """The answer to the last turn; before any, a Step with what `reset` returns.
@@ -80,15 +75,13 @@ class Episodes:
                     "not say that it is deterministic, so that its turns cannot be played again"
                 )
             live = await self._begin(asked)
-        self._live[asked.rollout] = live  # as the latest
+        self._live[asked.rollout] = live
         while len(live.turns) < len(turns):
             turn = turns[len(live.turns)]
             live.last = checked_step(await _awaited(live.environment.step(turn)), self._kind.name)
             live.turns.append(turn)
         if live.last.done:
             await self.end(asked.rollout)
-        while len(self._live) > self._most:
-            await self.end(next(iter(self._live)))
         return live.last
 
     async def end(self, rollout: str) -> None:

@@ -1,18 +1,16 @@
-"""Environments by name: those shipped here, classes of the user's own, other libraries', and services.
+"""Environments by name: those shipped here, classes of the user's own, and other libraries'.
 
 A name is one of
 
 - a shipped environment: `number_hunt`, `python`;
 - `package.module:Class`, a class of the user's own with `reset` and `step` (see `protocol`);
-- `verifiers:TASKSET`, an environment of the verifiers library, played by its own package;
-- `http://host:port`, an environment service (`python -m isocompute_jax.environment --serve`).
+- `verifiers:TASKSET`, an environment of the verifiers library, played by its own package.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -23,7 +21,6 @@ from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.registry import imported
 
-SCHEMES = ("http://", "https://")
 VERIFIERS = "verifiers:"
 
 SHIPPED: Mapping[str, str] = {
@@ -46,7 +43,7 @@ class Kind:
     deterministic: bool
     takes_tokens: bool = False  # of the policy's turns the ids, not the text
     stop: tuple[str, ...] = ()  # texts that end a turn
-    shared: Any = None  # what those on a loop share, with `aclose` and perhaps `last_error`; None for nothing
+    shared: Any = None  # what those on a loop share, with `aclose`; None for nothing
 
     def problems(self, count: int, seed: int) -> list[Problem]:
         """As many as the environment makes itself. Raises InputError where it makes none."""
@@ -63,11 +60,6 @@ class Kind:
                 "Problem objects (isocompute_jax.records.rollout)"
             )
         return found
-
-    @property
-    def last_error(self) -> str:
-        """Why what they ask last did not answer; empty where that is not known."""
-        return getattr(self.shared, "last_error", "")
 
     async def aclose(self) -> None:
         """Gives back what they share; called on the loop that they ran on."""
@@ -87,10 +79,6 @@ def get_kind(name: str, options: Mapping[str, Any] = {}) -> Kind:
 @functools.lru_cache(maxsize=32)
 def _kind(name: str, options: str) -> Kind:
     chosen = json.loads(options)
-    if name.startswith(SCHEMES):
-        from isocompute_jax.environments.service import remote_kind
-
-        return remote_kind(name, chosen)
     if name.startswith(VERIFIERS):
         from isocompute_jax.environments.verifiers_adapter import verifiers_kind
 
@@ -98,12 +86,12 @@ def _kind(name: str, options: str) -> Kind:
     if name in SHIPPED:
         cls = imported(SHIPPED[name], "environment", "class", "")
         return _of_class(name, cls, chosen, cls.runs)
-    if ":" in name:
+    if ":" in name and "://" not in name:
         return _of_class(name, imported(name, "environment", "class", "games:Maze"), chosen, "process")
     if name.endswith(".py"):
         module = name.removesuffix(".py").replace("/", ".")
         raise InputError(f"environment {name!r} is a file: name a class in it, {module}:Class")
-    known = [*SHIPPED, "package.module:Class", f"{VERIFIERS}TASKSET", "http://host:port"]
+    known = [*SHIPPED, "package.module:Class", f"{VERIFIERS}TASKSET"]
     raise InputError(unknown_word("environment", name, known))
 
 
@@ -156,12 +144,3 @@ def _stops(name: str, stop: Any) -> tuple[str, ...]:
     if not all(isinstance(text, str) and text for text in found):
         raise InputError(f'environment {name!r}: stop = {stop!r}: write texts, such as stop = ("</move>",)')
     return found
-
-
-def check_installed(module: str, name: str) -> None:
-    """Raises InputError where the library that an environment works with is missing."""
-    if importlib.util.find_spec(module) is None:
-        raise InputError(
-            f"environment {name!r} needs {module}, which is not installed here: install it, or serve the environment "
-            "from a Python that has it (python -m isocompute_jax.environment --serve, docs/environments.md)"
-        )

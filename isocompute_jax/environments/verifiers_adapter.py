@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isocompute_jax.environments.protocol import InvalidStepError, Step
-from isocompute_jax.environments.registry import VERIFIERS, Kind, check_installed
+from isocompute_jax.environments.registry import VERIFIERS, Kind
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 
@@ -40,7 +41,10 @@ def verifiers_kind(name: str, options: Mapping[str, Any]) -> Kind:
     Raises:
       InputError: verifiers is not installed, or knows no such taskset or field.
     """
-    check_installed("verifiers", name)
+    if importlib.util.find_spec("verifiers") is None:
+        raise InputError(
+            f"environment {name!r} needs verifiers, which is not installed: pip install 'isocompute-jax[verifiers]'"
+        )
     stage = Stage(name.removeprefix(VERIFIERS), options)
     return Kind(
         name,

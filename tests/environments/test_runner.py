@@ -1,24 +1,19 @@
-"""Environments where they are played: processes that die or hang, event loops, services; what is said of failures."""
+"""Environments where they are played: processes that die or hang, event loops; what is said of failures."""
 
 import asyncio
 import concurrent.futures
 import contextlib
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 
 from isocompute_jax.environments.config import EnvironmentConfig
-from isocompute_jax.environments.episodes import Episodes, Play
+from isocompute_jax.environments.episodes import Episodes, LostStateError, Play
 from isocompute_jax.environments.protocol import Step
 from isocompute_jax.environments.registry import get_kind
 from isocompute_jax.environments.runner import Runner
-from isocompute_jax.environments.server import EnvironmentServer
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.protocol import Failure
@@ -62,22 +57,12 @@ def test_the_same_question_again_has_the_same_answer():
         await episodes.play(Play("r", PROBLEM, 0))
         answers = [await episodes.play(Play("r", PROBLEM, 0, ("4",))) for _ in range(2)]
         await episodes.end("r")
-        return answers, len(episodes)
+        with pytest.raises(LostStateError):  # nothing is kept of what has ended
+            await episodes.play(Play("r", PROBLEM, 0, ("4", "5")))
+        return answers
 
-    (one, two), left = asyncio.run(ask())
-    assert one == two and left == 0
-
-
-def test_no_more_are_kept_than_may_be():
-    async def ask() -> tuple[int, Any]:
-        episodes = Episodes(get_kind(f"{GAMES}:Adder"), most=2)
-        for rollout in "abc":
-            await episodes.play(Play(rollout, PROBLEM, 0))
-        kept = len(episodes)
-        return kept, await episodes.play(Play("a", PROBLEM, 0, ("1",)))  # played anew
-
-    kept, answer = asyncio.run(ask())
-    assert kept == 2 and answer.metrics["total"] == int(answer.observation.rstrip(","))
+    one, two = asyncio.run(ask())
+    assert one == two
 
 
 def test_a_process_that_dies_is_made_up_for_where_turns_can_be_played_again(tmp_path):
@@ -171,98 +156,6 @@ def test_ids_where_they_are_asked_for():
         runner.check(PROBLEM)
         played(runner)
         assert played(runner, (5, 6)) == Step("2", metrics={"last": 6.0})
-
-
-# --- services
-
-
-@contextlib.contextmanager
-def served(name: str, **options):
-    with contextlib.closing(EnvironmentServer(EnvironmentConfig(name, options), "127.0.0.1", 0)) as server:
-        server.start()
-        yield f"http://127.0.0.1:{server.port}"
-
-
-def test_a_service_answers_as_the_environment_does():
-    with served(f"{GAMES}:Adder", enough=20) as url, running(url) as runner:
-        assert runner.kind.deterministic and runner.kind.runs == "loop"
-        start = first()
-        assert played(runner) == Step(f"{start},")
-        assert played(runner, "5").metrics == {"total": start + 5}
-        assert played(runner, "5", "20").done
-
-
-def test_problems_reach_it_whole():
-    async def reset(kind):
-        environment = kind.make()
-        await environment.reset(PROBLEM, 0)
-        await environment.close()
-
-    with served("number_hunt", largest=9) as url:
-        kind = get_kind(url)
-        assert kind.stop == ("=",)
-        environment = kind.make()
-
-        async def play():
-            await environment.reset(PROBLEM, 0)
-            found = await environment.step("4=")
-            await kind.aclose()
-            return found
-
-        assert asyncio.run(play()).done  # the problem's answer is the number
-
-
-def test_failures_come_through():
-    with served(f"{GAMES}:Wrong", how="raises") as url, running(url) as runner:
-        played(runner)
-        found = played(runner, "go")
-        assert isinstance(found, Failure) and "no such move" in found.line
-
-
-def test_options_are_for_who_serves():
-    with served("number_hunt") as url, pytest.raises(InputError, match="has the options of who serves it"):
-        get_kind(url, {"largest": 3})
-
-
-def test_a_token_is_asked_for_where_one_is_set(monkeypatch):
-    monkeypatch.setenv("ISOCOMPUTE_REWARD_TOKEN", "word")
-    with served(f"{GAMES}:Adder") as url:
-        with running(url) as runner:
-            assert isinstance(played(runner), Step)
-        monkeypatch.setenv("ISOCOMPUTE_REWARD_TOKEN", "other")
-        with running(f"{url}/") as runner:
-            found = played(runner)
-            assert isinstance(found, Failure) and "401" in found.line
-
-
-def test_a_service_that_is_killed_and_comes_back_goes_on(tmp_path):
-    """By the command that users have; the rollout is played again by the new process."""
-    command = [sys.executable, "-m", "isocompute_jax.environment", f"--environment={GAMES}:Adder", "--serve"]
-
-    def start(port) -> tuple[Any, int]:
-        process = subprocess.Popen([*command, f"--port={port}"], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "is served at" in line
-        return process, int(line.rsplit(":", 1)[1])
-
-    process, port = start(0)
-    try:
-        with running(f"http://127.0.0.1:{port}") as runner:
-            begun = played(runner)
-            played(runner, "5")
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            asked = runner.play(Play("r", PROBLEM, 3, ("5", "6")))
-            process.stdout.close()
-            process, _ = start(port)
-            start_value = int(begun.observation.rstrip(","))
-            answer: Any = asked.result(60)
-            assert answer.metrics == {"total": start_value + 11}
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 # --- Python

@@ -1,6 +1,5 @@
-"""Runs whose rollouts an environment answers: what is booked and logged, kills, services, credit of turns."""
+"""Runs whose rollouts an environment answers: what is booked and logged, kills, credit of turns."""
 
-import contextlib
 import dataclasses
 import json
 
@@ -9,7 +8,6 @@ import pytest
 
 from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.environments.number_hunt import NumberHunt
-from isocompute_jax.environments.server import EnvironmentServer
 from isocompute_jax.experiment import loop, samplers
 from isocompute_jax.experiment.config import EvaluationConfig, RunConfig, SamplingConfig, check_trusted, override
 from isocompute_jax.experiment.inputs import read_inputs
@@ -73,18 +71,10 @@ def test_a_run_that_is_interrupted_ends_the_same(config, undisturbed, tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["process", "service"])
-def test_where_it_is_played_changes_nothing(config, undisturbed, tmp_path, where):
-    """In worker processes, or by a service over HTTP: the same words in the same order, the same bits."""
-    with contextlib.ExitStack() as opened:
-        if where == "process":
-            name, options = "isocompute_jax.environments.number_hunt:NumberHunt", HUNT.options
-        else:
-            server = opened.enter_context(contextlib.closing(EnvironmentServer(HUNT, "127.0.0.1", 0)))
-            server.start()
-            name, options = f"http://127.0.0.1:{server.port}", {}
-        played = dataclasses.replace(HUNT, name=name, options=options)
-        loop.train(dataclasses.replace(config, environment=played), tmp_path / "run")
+def test_where_it_is_played_changes_nothing(config, undisturbed, tmp_path):
+    """In worker processes: the same words in the same order, the same bits."""
+    played = dataclasses.replace(HUNT, name="isocompute_jax.environments.number_hunt:NumberHunt")
+    loop.train(dataclasses.replace(config, environment=played), tmp_path / "run")
     for log in (run_files.METRICS, run_files.EVAL):
         assert builders.log_lines(tmp_path / "run", log) == builders.log_lines(undisturbed, log)
 

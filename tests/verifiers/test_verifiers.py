@@ -1,70 +1,57 @@
-"""Environments of the verifiers library, played by its own package in an environment of its own."""
+"""Environments of the verifiers library, played by its own package in an environment that has it."""
 
 import contextlib
 import os
 import pathlib
 import random
 import subprocess
+import sys
 
 import pytest
 
 from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.environments.episodes import Play
 from isocompute_jax.environments.protocol import Step
+from isocompute_jax.environments.registry import get_kind
 from isocompute_jax.environments.runner import Runner
+from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import read_problems
 from isocompute_jax.tasks.graders.protocol import Failure
 
 ROOT = pathlib.Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-verifiers" / "bin" / "python"
 TASKSETS = pathlib.Path(__file__).parent / "tasksets"
 
 pytestmark = pytest.mark.verifiers
 
 
-def command(*flags: str) -> list[str]:
-    if not PYTHON.exists():
-        pytest.fail("these tests need the environment that `make verifiers-env` makes")
-    return [str(PYTHON), "-m", "isocompute_jax.environment", *flags]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{TASKSETS}:{ROOT}"}
-
-
-def problems_of(taskset: str, path: pathlib.Path, count: int, *flags: str):
-    asked = command(f"--environment=verifiers:{taskset}", f"--problems={count}", f"--out={path}", *flags)
-    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return read_problems(path, grader_name=None)
+@pytest.fixture(autouse=True)
+def tasksets(monkeypatch):
+    monkeypatch.syspath_prepend(TASKSETS)
 
 
 @contextlib.contextmanager
-def served(taskset: str, *flags: str):
-    asked = command(f"--environment=verifiers:{taskset}", "--serve", "--port=0", *flags)
-    server = subprocess.Popen(asked, env=environment(), stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        line = server.stdout.readline()
-        assert "is served at" in line
-        yield line.split()[-1]
-        # Connections and clients are those of rollouts that go on, however many there were.
-        assert len(os.listdir(f"/proc/{server.pid}/fd")) < 150
-    finally:
-        server.terminate()
-        server.wait(60)
-        server.stdout.close()
+def running(taskset: str, **options):
+    config = EnvironmentConfig(f"verifiers:{taskset}", options, deadline_s=60.0)
+    with contextlib.closing(Runner(config)) as runner:
+        yield runner
 
 
 def test_one_answer_is_rewarded_by_its_task(tmp_path):
-    problems = problems_of("word_lengths", tmp_path / "words.jsonl", 3)
+    command = [sys.executable, "-m", "isocompute_jax.environment", "--environment=verifiers:word_lengths"]
+    done = subprocess.run(
+        [*command, "--problems=3", f"--out={tmp_path / 'words.jsonl'}"],
+        env={**os.environ, "PYTHONPATH": f"{TASKSETS}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    problems = read_problems(tmp_path / "words.jsonl", grader_name=None)
     assert problems[1].prompt == (
         {"role": "user", "content": 'How many letters has the word "bread"? Answer with the number only.'},
     )
-    with (
-        served("word_lengths") as url,
-        contextlib.closing(Runner(EnvironmentConfig(url, deadline_s=60.0))) as runner,
-    ):
+    with running("word_lengths") as runner:
         runner.check(problems[0])
         for text, reward in (("5", 1.0), ("It has 6.", 0.0)):
             name = f"rollout {text}"
@@ -73,13 +60,10 @@ def test_one_answer_is_rewarded_by_its_task(tmp_path):
             assert found == Step(None, reward, True, {"numbers": 1.0})
 
 
-def test_a_game_of_several_turns_many_at_a_time(tmp_path):
-    problems = problems_of("guess_game", tmp_path / "games.jsonl", 8, "--environment_options=largest=99")
-    with (
-        served("guess_game", "--environment_options=largest=99,deterministic=true") as url,
-        contextlib.closing(Runner(EnvironmentConfig(url, deadline_s=60.0))) as runner,
-    ):
+def test_a_game_of_several_turns_many_at_a_time():
+    with running("guess_game", largest=99, deterministic=True) as runner:
         assert runner.kind.deterministic
+        problems = runner.kind.problems(8, 0)
         numbers = [random.Random(i).randint(0, 99) for i in range(8)]
 
         def played(*turns):
@@ -97,25 +81,28 @@ def test_a_game_of_several_turns_many_at_a_time(tmp_path):
         assert all(answer == Step("It is lower.") for answer in played(below, lambda n: str(n + 1)))
         done = played(below, lambda n: str(n + 1), str)
         assert all(isinstance(answer, Step) and answer.done and answer.reward == 1.0 for answer in done)
+        open_files = []
         for round_ in range(4):
             more = [runner.play(Play(f"{round_}/{i}", problem, 0)) for i, problem in enumerate(problems)]
             assert all(isinstance(answer.result(60), Step) for answer in more)
+            open_files.append(len(os.listdir("/proc/self/fd")))
             for i in range(len(problems)):
                 runner.end(f"{round_}/{i}")
-        # Played again from the start, as after a service that was lost.
+        # Connections and clients are those of rollouts that go on, however many there were.
+        assert open_files[-1] < open_files[0] + 2 * len(problems)
+        # Played again from the start, as where the rollout was lost.
         again = runner.play(Play("again", problems[0], 0, (below(numbers[0]), "raise the stakes"))).result(60)
         assert isinstance(again, Failure) and "no such move" in again.line
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "message"),
+    ("name", "options", "message"),
     [
-        ("no_such_taskset", [], "no_such_taskset"),
-        ("guess_game", ["--environment_options=smallest=1"], "smallest"),
-        ("guess_game", ["--environment_options=role=dealer"], "role 'dealer' is none of ['player']"),
+        ("no_such_taskset", {}, "no_such_taskset"),
+        ("guess_game", {"smallest": 1}, "smallest"),
+        ("guess_game", {"role": "dealer"}, r"role 'dealer' is none of \['player'\]"),
     ],
 )
-def test_what_there_is_not_is_refused(name, flags, message, tmp_path):
-    asked = command(f"--environment=verifiers:{name}", "--problems=1", f"--out={tmp_path / 'p.jsonl'}", *flags)
-    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+def test_what_there_is_not_is_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        get_kind(f"verifiers:{name}", options)
