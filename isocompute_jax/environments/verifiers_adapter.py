@@ -79,7 +79,6 @@ class Stage:
         self._more: Iterator[Any] = iter(self._env.taskset)
         self.rollouts: dict[str, Played] = {}
         self._opening: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
         self._url = ""
 
     def task(self, index: int) -> Any:
@@ -118,13 +117,14 @@ class Stage:
                 del self.rollouts[session]
 
     async def aclose(self) -> None:
-        """Ends what serves."""
+        """Ends what serves; the next rollout opens it anew, as that of a run does after the environment was tried."""
         if self._opening is not None:
+            self._opening = None
             self._closing.set()
             await self._serving
 
     async def _open(self) -> None:
-        ready = asyncio.get_running_loop().create_future()
+        self._closing, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self._serve(ready))
         await ready
 
@@ -225,10 +225,12 @@ class Played:
             await asyncio.wait([self.running])
 
     async def asked_for(self, request: dict[str, Any]) -> str:
-        """The turn that a request gets."""
+        """The turn that a request gets; none once the program has ended, which nobody hears."""
+        assert self.running is not None
         reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         await self._requests.put((request, reply))
-        return await reply
+        await asyncio.wait({reply, self.running}, return_when=asyncio.FIRST_COMPLETED)
+        return reply.result() if reply.done() else ""
 
     async def _next(self) -> list[dict[str, Any]] | Step:
         """The messages of the next request, or what the episode was worth."""

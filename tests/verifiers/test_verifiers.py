@@ -95,6 +95,16 @@ def test_a_game_of_several_turns_many_at_a_time():
         assert isinstance(again, Failure) and "no such move" in again.line
 
 
+def test_a_run_plays_it_after_its_trial(caplog):
+    """One runner after another in a process; a rollout that is cut off is no error of the endpoint."""
+    for _ in range(2):
+        with running("guess_game") as runner:
+            [problem] = runner.kind.problems(1, 0)
+            runner.check(problem)
+            assert runner.play(Play("one", problem, 0, ("10",))).result(60) == Step("It is lower.")
+    assert [record for record in caplog.records if record.name.startswith("aiohttp")] == []
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
