@@ -171,7 +171,7 @@ def test_python_runs_what_is_written_and_remembers_it():
         three = "<python>raise KeyError(x)</python>"
         assert played(runner, one, two, three).observation.strip() == "<output>\nKeyError: 42\n</output>"
         last = played(runner, one, two, three, "So it is \\boxed{4}.")
-        assert last == Step(None, 1.0, True, {"programs": 3.0})
+        assert last == Step(None, 1.0, True, {"unmarked": 0.0, "programs": 3.0})
 
 
 def test_python_programs_have_their_time():
