@@ -119,7 +119,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
 
 
 def credited_by(config: RunConfig, groups: Sequence[RolloutGroup]) -> dict[str, Any]:
-    """What `learner.credit` is given of groups, beside the recipe: in training, and wherever gradients are measured."""
+    """Collects what `learner.credit` reads of groups, in training and wherever gradients are measured."""
     rewards = learner.group_rewards(groups)
     found = {
         "rewards": rewards,
