@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
@@ -110,6 +111,20 @@ def identity_of_fork(config: RunConfig, origin: Origin) -> dict[str, Any]:
     other = [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name, "") != theirs.get(name, "")]
     text = ", ".join(f"{name} {theirs.get(name, 'as by default')}" for name in other)
     return ours | {"fork": f"step {origin.step}" + (f" of {text}" if text else "")}
+
+
+def say_of_rate(config: RunConfig, origin: Origin) -> None:
+    """Warns of a learning rate that jumps at the fork, since its schedule is another one or ends elsewhere."""
+    ours, written, of_rate = config.schedule, origin.written.get("config", {}), ("rate", "final_rate", "decay_share")
+    theirs = ScheduleConfig(**{name: x for name, x in written.get("schedule", {}).items() if name in of_rate})
+    ended = written.get("max_compute", config.max_compute)
+    before, after = theirs.rate_factor(origin.compute, ended), ours.rate_factor(origin.compute, config.max_compute)
+    if before != after:
+        LOG.warning(
+            "config.schedule.rate = %r, config.max_compute = %d: where this run begins, at %d rollouts, the learning "
+            "rate jumps from %.3g of its peak, in %s (%r, %d), to %.3g of it",
+            *(ours.rate, config.max_compute, origin.compute, before, origin.run, theirs.rate, ended, after),
+        )
 
 
 def begin(path: pathlib.Path, origin: Origin) -> None:

@@ -34,6 +34,12 @@ def settled(config: RunConfig, inputs: Inputs) -> RunConfig:
     late = [start for start in sorted(starts) if start >= config.max_compute]
     if late and not config.schedule.source:  # what was read or predicted may go on beyond
         LOG.warning("config.schedule changes at %d rollouts: the run ends before, at config.max_compute", late[0])
+    warmup, steps = config.optimizer.warmup_steps, config.num_steps
+    if warmup > steps:
+        LOG.warning(
+            "config.optimizer.warmup_steps = %d, and the run has %d steps: its learning rate ends at %.2g of its peak",
+            *(warmup, steps, steps / warmup),
+        )
     if not config.schedule.is_open:
         return config
     text = config.schedule.group_size

@@ -146,6 +146,7 @@ def _open(
     else:
         check_same_run(path, config, moved=_check_contents(path, config, contents))
     if origin is not None and not begun:
+        fork.say_of_rate(config, origin)
         fork.begin(path, origin)
     return new
 

@@ -12,10 +12,10 @@ from isocompute_jax.allocation.auto import Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig
-from isocompute_jax.experiment.fork import Origin, identity_of_fork, origin_of
+from isocompute_jax.experiment.fork import Origin, identity_of_fork, origin_of, say_of_rate
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.schedules import settled
-from isocompute_jax.learner import LossConfig
+from isocompute_jax.learner import LossConfig, OptimizerConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import identity
@@ -91,19 +91,21 @@ def test_other_ways_to_draw_cross_a_switch_and_resume(base_run, changes, tmp_pat
     assert sizes == {(4, 4), (4, 8), (2, 8)} and lines[-1]["compute"] <= 360
 
 
-def test_a_fork_with_nothing_changed_is_the_run_itself(scheduled, reference, tmp_path):
+def test_a_fork_with_nothing_changed_is_the_run_itself(scheduled, reference, tmp_path, caplog):
     loop.train(dataclasses.replace(scheduled, fork=f"{reference}@8"), tmp_path / "fork")
+    assert "jumps" not in caplog.text
     for name in (run_files.METRICS, run_files.EVAL):
         assert builders.log_lines(tmp_path / "fork", name) == builders.log_lines(reference, name)
     ours, theirs = (builders.final_checkpoint(path) for path in (tmp_path / "fork", reference))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(ours[0], theirs[0], strict=True))
 
 
-def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference, tmp_path):
+def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference, tmp_path, caplog):
     config = dataclasses.replace(
         scheduled, fork=str(reference), schedule=ScheduleConfig(), group_size=8, max_compute=900, problems_per_batch=4
     )
     loop.train(config, tmp_path / "fork")
+    assert caplog.text.count("the learning rate jumps from 0.1") == 1
     parent, lines = (builders.log_lines(path, run_files.METRICS) for path in (reference, tmp_path / "fork"))
     assert lines[: len(parent)] == parent
     assert lines[-1]["compute"] == parent[-1]["compute"] + 32 * (len(lines) - len(parent)) <= 900
@@ -111,6 +113,32 @@ def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference,
     assert written["schedule"] == "fork"
     assert written["fork"]["step"] == len(parent) and written["fork"]["compute"] == parent[-1]["compute"]
     assert any(text.startswith("config.group_size: 4 there, 8 here") for text in written["fork"]["changed"])
+
+
+@pytest.mark.parametrize(
+    ("rate", "theirs", "says"),
+    [
+        ("cosine", {"rate": "cosine", "final_rate": 0.1}, "0.1 of its peak, in runs/a ('cosine', 512), to 0.55 of it"),
+        ("linear", {"rate": "cosine", "final_rate": 0.0}, "0 of its peak, in runs/a ('cosine', 512), to 0.55 of it"),
+        ("1@0,0.5@512", {}, "1 of its peak, in runs/a ('constant', 512), to 0.5 of it"),
+        ("constant", {}, ""),
+        ("1@0,0.5@800", {"rate": "1@0,0.5@700"}, ""),
+    ],
+)
+def test_a_rate_that_jumps_at_a_fork_is_said(base_run, rate, theirs, says, caplog):
+    config = dataclasses.replace(base_run, schedule=ScheduleConfig(rate=rate), max_compute=1024)
+    path, written = pathlib.Path("runs/a"), {"config": {"schedule": theirs, "max_compute": 512}}
+    say_of_rate(config, Origin(path, written, path, 8, 512, ()))
+    assert says in caplog.text and bool(says) == bool(caplog.records)
+
+
+def test_a_warm_up_that_never_ends_is_said(base_run, caplog):
+    config = base_run.resolved()
+    inputs = read_inputs(config)
+    for warmup in (config.num_steps, 96):
+        assert "warmup_steps" not in caplog.text
+        settled(dataclasses.replace(config, optimizer=OptimizerConfig(warmup_steps=warmup)), inputs)
+    assert "warmup_steps = 96, and the run has 24 steps: its learning rate ends at 0.25 of its peak" in caplog.text
 
 
 def test_forks_of_several_seeds_are_one_configuration(base_run):
