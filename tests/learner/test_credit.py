@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isocompute_jax import learner
+from isocompute_jax.experiment.loop_state import Ledger
 from isocompute_jax.learner import zero_variance
 from isocompute_jax.learner.credit import DENOMINATORS, aggregation_weights, completion_lengths, truncated
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
 from tests.learner.builders import REWARDS, make_groups
 
 SCALES = ["group_std", "batch_std", "group_mean", "none"]
@@ -454,6 +456,35 @@ def test_masked_rollouts_leave_every_denominator_and_stay_in_the_mean_of_their_g
     assert got.kept.tolist() == [True, True, False, True, True, False]  # a group all of whose rollouts are masked
     nothing = learner.credit(rewards, lengths, recipe, max_tokens=5, masked=np.ones((6, 4), bool))
     assert not nothing.takes_part.any() and np.isfinite(nothing.policy_weights).all()
+
+
+def test_completions_with_little_or_nothing_in_them_are_what_docs_method_says():
+    """An empty one (its end alone), one without a trained token, a masked one, and two of three tokens."""
+
+    def completion(drawn, context=0, cut=False):
+        mask = np.arange(context + drawn) >= context
+        zeros = np.zeros(len(mask), np.int32)
+        return Completion(zeros, zeros.astype(np.float32), mask, zeros, "length" if cut else "stop")
+
+    completions = completion(1), completion(0, context=2), completion(4, cut=True), completion(3), completion(3)
+    group = RolloutGroup("p", 0, np.zeros(1, np.int32), completions, np.array([0, 1, 4, 0, 0], np.float32))
+    rewards, lengths = learner.group_rewards([group]), learner.trained_lengths([group])
+    masked = truncated([group])
+    assert masked.tolist() == [[False, False, True, False, False]]
+    weights: dict[Any, list[float]] = {
+        "token_mean": [1 / 7, 1 / 7, 0, 1 / 7, 1 / 7],  # of 1 + 0 + 3 + 3 tokens
+        "prompt_mean": [1 / 7, 1 / 7, 0, 1 / 7, 1 / 7],
+        "sequence_mean": [1 / 4, 1 / 4, 0, 1 / 12, 1 / 12],  # of four rollouts; the second has no token to weigh
+        "constant": [1 / 20, 1 / 20, 0, 1 / 20, 1 / 20],
+    }
+    scales: dict[Any, float] = {"none": 1.0, "group_std": math.sqrt(3) + 1e-6}  # mean 1: (1 + 0 + 9 + 1 + 1) / 4
+    for scale, deviation in scales.items():
+        for aggregation, expected in weights.items():
+            recipe = learner.CreditConfig(scale, aggregation)
+            got = learner.credit(rewards, lengths, recipe, max_tokens=5, masked=masked)
+            np.testing.assert_allclose(got.advantages, np.array([[-1, 0, 3, -1, -1]]) / deviation, rtol=1e-6)
+            np.testing.assert_allclose(got.policy_weights, [expected], rtol=1e-6)
+    assert Ledger().charge_training([group]).compute == 5
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 5), (3, 4), (4, 2, 4)])
