@@ -142,6 +142,11 @@ def _open(
     begun = (path / run_files.CHECKPOINTS).exists()
     origin = fork.origin_of(config) if config.fork and (new or not begun) else None
     if new:
+        if origin is not None:  # it goes on within that run's epoch
+            regraded = any(text.startswith(("config.reward.", "config.environment.")) for text in origin.changed)
+            # what grades a row that does not say so is a part of it
+            known = {name: digest for name, digest in contents.items() if not (regraded and name == "train_set")}
+            _check_contents(origin.run, config, known, "leave config.fork out")
         write_config(path, config, facts, origin, contents)
     else:
         check_same_run(path, config, moved=_check_contents(path, config, contents))
@@ -201,7 +206,9 @@ def remove_unused(path: pathlib.Path) -> None:
         shutil.rmtree(path)
 
 
-def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str, str]) -> bool:
+def _check_contents(
+    path: pathlib.Path, config: RunConfig, contents: Mapping[str, str], otherwise: str = "choose another --workdir"
+) -> bool:
     """Whether the run in a directory is known to have read the same rows and tokens.
 
     Raises:
@@ -220,7 +227,7 @@ def _check_contents(path: pathlib.Path, config: RunConfig, contents: Mapping[str
         if known.get(name, digest) != digest:
             raise InputError(
                 f"{path}: {what[name]} than when this run began, and the two would mix: give it back what it had, or "
-                "choose another --workdir"
+                f"{otherwise}"
             )
     return bool(known)
 

@@ -8,8 +8,10 @@ import shutil
 import pytest
 
 from isocompute_jax.experiment import loop
+from isocompute_jax.experiment.config import EvaluationConfig
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
+from isocompute_jax.tasks import RewardConfig
 from tests.experiment import builders
 
 
@@ -81,3 +83,29 @@ def test_another_tokenizer_of_the_same_size_is_refused(begun, tmp_path):
             loop.train(config, run)
     finally:
         path.write_bytes(before)
+
+
+def test_a_fork_goes_on_with_the_rows_of_the_run_that_it_begins_from(begun, tmp_path):
+    config, run = begun
+    rows, path = rows_of(config), pathlib.Path(config.train_set)
+    forked = dataclasses.replace(config, fork=str(run))
+    path.write_text("".join(rows[::-1]))
+    with pytest.raises(InputError, match=r"own.jsonl has other rows, .* what it had, or leave config.fork out"):
+        loop.train(forked, tmp_path / "fork")
+    assert not (tmp_path / "fork" / run_files.CONFIG).exists()
+    path.write_text("".join(rows))
+    loop.train(forked, tmp_path / "fork")
+    assert len(builders.log_lines(tmp_path / "fork", run_files.METRICS)) == 4
+
+
+def test_a_fork_may_grade_otherwise_what_rows_leave_open(begun, tmp_path):
+    """A row without a task is of the run's grader, which a fork may change."""
+    config, _ = begun
+    rows = [{name: x for name, x in json.loads(row).items() if name != "task"} for row in rows_of(config)]
+    pathlib.Path(config.train_set).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = dataclasses.replace(config, reward=RewardConfig("numeric"), max_compute=2 * config.rollouts_per_step)
+    config = dataclasses.replace(config, evaluation=EvaluationConfig())
+    loop.train(config, tmp_path / "origin")
+    changes = {"reward": RewardConfig("exact"), "max_compute": 2 * config.max_compute, "fork": str(tmp_path / "origin")}
+    loop.train(dataclasses.replace(config, **changes), tmp_path / "fork")
+    assert (tmp_path / "fork" / run_files.DONE).exists()
