@@ -404,13 +404,16 @@ def export_checkpoint(
         and not (out / "model.safetensors.index.json").exists()
     ):
         raise InputError(f"--out={out} exists and holds no model: it would be replaced; name another directory")
-    owner = str(run.resolve())
-    own = out.resolve().parent == (run / run_files.EXPORTS).resolve() or _exported_from(out) == owner
-    if out.exists() and not own:
-        raise InputError(
-            f"--out={out} holds a model that is no export of {run}: name another directory, or remove it first"
-        )
-    lora = model.LoraConfig(**config.get("lora", {}))
+    owner, lora = str(run.resolve()), model.LoraConfig(**config.get("lora", {}))
+    beside = out.with_name(f"{out.name}-adapter")
+    written = (out, beside) if lora.rank else (out,)
+    for target in written:
+        own = target.resolve().parent == (run / run_files.EXPORTS).resolve() or _exported_from(target) == owner
+        if target.exists() and not own:
+            raise InputError(
+                f"--out={out}: {target} holds a model that is no export of {run}: name another directory, or remove it "
+                "first"
+            )
     if lora.rank:
         if record.get(CONTENTS, {}).get("model", mark := model_digest(source)) != mark:
             raise InputError(
@@ -422,13 +425,13 @@ def export_checkpoint(
             checkpoint.read_params(path, model.abstract_adapters(shape, lora)),
         )
         params = model.merged(model.with_adapters(base, adapters))
-        beside, mark = out.with_name(f"{out.name}-adapter"), model.fingerprint(base)
-        model.save_adapter(beside, shape, lora, adapters, base=str(source), base_fingerprint=mark)
+        model.save_adapter(beside, shape, lora, adapters, base=str(source), base_fingerprint=model.fingerprint(base))
     else:
         masters = model.abstract_params(shape, jnp.promote_types(jnp.dtype(shape.dtype), jnp.float32))
         params = checkpoint.read_params(path, masters)
     model.save_checkpoint(out, shape, params, tokenizer_from=source, dtype=shape.dtype)
-    run_files.write_atomic(out / EXPORTED, json.dumps({"run": owner}) + "\n")
+    for target in written:
+        run_files.write_atomic(target / EXPORTED, json.dumps({"run": owner}) + "\n")
     return out
 
 

@@ -106,6 +106,20 @@ def test_a_checkpoint_of_adapters_is_exported_as_the_run_does(often, adapted, tm
         path / "adapter_model.safetensors" for path in (tmp_path / "model-adapter", adapted / "model-adapter")
     ]
     assert ours.read_bytes() == theirs.read_bytes()
+    assert export_checkpoint(adapted, out=out) == out  # its own are replaced
+
+
+def test_an_export_leaves_adapters_of_others_alone(adapted, tmp_path):
+    """What is written beside --out is looked at as --out is."""
+    from isocompute_jax.experiment.workdir import export_checkpoint
+
+    copy = shutil.copytree(adapted, tmp_path / "copy")
+    shutil.rmtree(export_checkpoint(copy, out=tmp_path / "model"))
+    beside = tmp_path / "model-adapter" / "adapter_model.safetensors"
+    before = beside.stat().st_mtime_ns
+    with pytest.raises(InputError, match=r"--out=.*model: .*model-adapter holds a model that is no export of .*/run"):
+        export_checkpoint(adapted, out=tmp_path / "model")
+    assert beside.stat().st_mtime_ns == before and not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(("field", "value", "there"), [("rank", 2, "4"), ("rank", 0, "4"), ("alpha", 1.0, "8.0")])
