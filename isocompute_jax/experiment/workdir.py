@@ -144,8 +144,10 @@ def _open(
     if new:
         if origin is not None:  # it goes on within that run's epoch
             regraded = any(text.startswith(("config.reward.", "config.environment.")) for text in origin.changed)
-            # what grades a row that does not say so is a part of it
-            known = {name: digest for name, digest in contents.items() if not (regraded and name == "train_set")}
+            # What grades a row that does not say so is a part of it; what is evaluated may change, but under auto.
+            kept = {"tokenizer", "model"} | (set() if regraded else {"train_set"})
+            kept |= set(contents) if config.schedule.kind == "auto" and not regraded else set()
+            known = {name: digest for name, digest in contents.items() if name in kept}
             _check_contents(origin.run, config, known, "leave config.fork out")
         write_config(path, config, facts, origin, contents)
     else:

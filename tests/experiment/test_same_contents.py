@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import EvaluationConfig
 from isocompute_jax.records import run_files
@@ -109,3 +110,23 @@ def test_a_fork_may_grade_otherwise_what_rows_leave_open(begun, tmp_path):
     changes = {"reward": RewardConfig("exact"), "max_compute": 2 * config.max_compute, "fork": str(tmp_path / "origin")}
     loop.train(dataclasses.replace(config, **changes), tmp_path / "fork")
     assert (tmp_path / "fork" / run_files.DONE).exists()
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_a_fork_may_be_evaluated_on_other_rows_but_under_auto(begun, tmp_path, auto):
+    config, run = begun
+    file = next(iter(config.evaluation.sets.values()))
+    before = pathlib.Path(file).read_text()
+    forked = dataclasses.replace(config, fork=str(run))
+    if auto:
+        forked = dataclasses.replace(forked, schedule=ScheduleConfig(group_size="auto"))
+    try:
+        pathlib.Path(file).write_text("".join(before.splitlines(keepends=True)[::-1]))
+        if auto:
+            with pytest.raises(InputError, match=r"has other rows, or these in another order"):
+                loop.train(forked, tmp_path / "fork")
+        else:
+            loop.train(forked, tmp_path / "fork")
+    finally:
+        pathlib.Path(file).write_text(before)
+    assert (tmp_path / "fork" / run_files.DONE).exists() is not auto
