@@ -351,8 +351,7 @@ def _wanted(adapter: Adapter | None, options: ConvertOptions) -> Callable[[str],
         named = {*adapter.columns, *options.extra}
     else:
         paths = [path.split(".") for path in options.columns]
-        named = {*options.extra, *(".".join(path[:end]) for path in paths for end in range(1, len(path) + 1))}
-        named |= {"input"} if "instruction" in options.columns else set()
+        named = {*options.extra, *(".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)), "input"}
     return lambda name: name in named or (adapter is None and not is_extra(name))
 
 

@@ -87,10 +87,8 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
         raise InputError(f"{source}: has a tokenizer of kind {model!r}, and byte-level BPE is read; {_REMEDY}")
     if cut == DEFAULT and (family := fields["general.architecture"]) in FAMILY_CUTS:
         cut = FAMILY_CUTS[family]
-        LOG.warning(
-            "%s: does not say how texts are cut (tokenizer.ggml.pre): they are cut as %r, as %s models are; where this "
-            "one is another, %s", source, cut, family, _REMEDY
-        )  # fmt: skip
+        unsaid = "does not say how texts are cut (tokenizer.ggml.pre), which"
+        LOG.warning("%s: %s is done as %r, as in %s models; if that is wrong, %s", source, unsaid, cut, family, _REMEDY)
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if cut in SPLITS:

@@ -282,10 +282,8 @@ def _messages_in(text: str, where: str) -> list[Any]:
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return list(read(text.strip()))
-    raise InputError(
-        f"{where}: begins as messages written out do, and is neither JSON nor Python: write them as JSON (a text that "
-        "is no messages: begin it with a word)"
-    )
+    remedy = "write them as JSON (a text that is no messages: begin it with a word)"
+    raise InputError(f"{where}: begins as messages written out do, and is neither JSON nor Python: {remedy}")
 
 
 def _token_ids(value: Any, where: str) -> tuple[int, ...]:

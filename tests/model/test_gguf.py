@@ -112,7 +112,7 @@ def test_a_file_that_does_not_say_how_texts_are_cut_is_cut_as_its_family(family,
     for text in (*gguf_files.TEXTS[:4], "12345678", "I'LL", "it?\n\nx", "nai\u0308ve", "(漢!\n"):
         assert list(ours.encode(text)) == theirs.encode(text).ids
     [line] = caplog.messages
-    assert line.startswith("m.gguf: does not say how texts are cut") and f"as '{cut}', as {family} models are" in line
+    assert line.startswith("m.gguf: does not say how texts are cut") and f" '{cut}', as in {family} models" in line
 
 
 def test_a_stop_token_that_the_template_never_writes_is_named_and_mended(tmp_path):
