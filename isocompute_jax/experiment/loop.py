@@ -208,6 +208,8 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         shown=columns[shown_column(config)],
         spent={},
     )
+    if not now and parts.team.leads:
+        LOG.info("%s: step 1: %.1f%% of completions were cut off", parts.path, 100 * columns["truncation_rate"])
     state = workdir.append(parts, state, run_files.METRICS, columns)
     if is_kept(config, now + 1):
         state = workdir.append(parts, state, run_files.ROLLOUTS, kept_columns(config, groups, parts.inputs.tokenizer))

@@ -344,7 +344,7 @@ def append(parts: Parts, state: LoopState, name: str, columns: dict[str, Any]) -
         {kind: spent - state.sampler_seconds.get(kind, 0.0) for kind, spent in sampler.items()},
     ).charge_redrawn(redrawn - state.redrawn)
     line = {**ledger.columns(), **columns}
-    limit = cutting_field(parts.config)
+    limit = cutting_field(parts.config) + parts.inputs.prompts.also
     watch, new = next_watch(state.watch, parts.config.alarms, name, line, limit=limit)
     if name == run_files.METRICS:
         line["alarms"] = list(watch.active)

@@ -364,7 +364,7 @@ def _unsure(found: Findings) -> Iterator[str]:
             yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
     yield "  - theory's reward is on the high side: docs/pilot.md has what runs of the advice came to on eight set-ups"
     if found.measured.truncated > 0.1:
-        yield f"  - {found.measured.truncated:.0%} of the answers were cut off: raise --max_tokens"
+        yield f"  - {found.measured.truncated:.0%} of the answers were cut off: raise --max_tokens{found.measured.also}"
     solved = found.measured.solved
     if 2 * (never := int((solved == 0).sum())) > len(solved):
         yield (

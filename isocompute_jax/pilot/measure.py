@@ -38,6 +38,7 @@ class BaseRates:
     samples: int  # k
     tokens: float  # of a completion, on average
     truncated: float  # share of completions that were cut off
+    also: str = ""  # of what may have cut them off (`Prompts.also`)
 
     @property
     def rollouts(self) -> int:
@@ -160,4 +161,5 @@ def measure_model(
             samples=samples,
             tokens=store.tokens / rollouts,
             truncated=store.truncated / rollouts,
+            also=inputs.prompts.also,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
 from isocompute_jax.tasks.tokenizer import TOKENIZER_CONFIG, Tokenizer
+
+LOG = logging.getLogger(__name__)
 
 CHAT_TEMPLATE = "chat_template.jinja"
 
@@ -90,7 +93,9 @@ class Prompts:
 
     def __init__(self, tokenizer: Tokenizer, config: PromptConfig = PromptConfig()):
         self.tokenizer = tokenizer
+        self.also = ""  # advice beside that on answers that are cut off, where prompts may be why
         self._config = config
+        self._seen: set[bool] = set()  # kinds that were checked: chats, plain texts
         self._known: dict[int, tuple[Problem, np.ndarray]] = {}
 
     def encode(self, problems: Sequence[Problem]) -> list[np.ndarray]:
@@ -128,6 +133,7 @@ class Prompts:
         config, tokenizer = self._config, self.tokenizer
         if not self.is_chat(problem):
             text = _plain_text(problem.prompt, config) + config.generation_prefix
+            self._check_first(problem, text)
             # A text that was rendered elsewhere begins with what the tokenizer would put before it once more.
             return text, bool(tokenizer.bos) and text.startswith(tokenizer.bos)
         if tokenizer.chat is None:
@@ -144,6 +150,22 @@ class Prompts:
                 "'26 Jul 2024'}, or write a date into the template"
             )
         return self.chat(problem, _messages(problem.prompt, config)), True
+
+    def _check_first(self, problem: Problem, text: str) -> None:
+        """Warns, of the first text of a kind, of answers that may never end."""
+        if (chat := self.is_chat(problem)) in self._seen:
+            return
+        self._seen.add(chat)
+        tokenizer, where = self.tokenizer, self.tokenizer.directory
+        special = [token.content for token in tokenizer.backend.get_added_tokens_decoder().values() if token.special]
+        asked = chat or tokenizer.chat is None or self._config.chat_template != "auto"
+        if not asked and not any(token in text for token in special):  # else it was rendered elsewhere
+            self.also = " (or set config.prompts.chat_template=on: prompts go without the model's)"
+            LOG.warning(
+                "%s has a chat template, and prompts that are plain texts, as that of problem %r, go without it, so "
+                "that answers may never end: set config.prompts.chat_template=on (of curate: --chat_template=on), or "
+                "off where it is meant so", where, problem.id
+            )  # fmt: skip
 
     def is_chat(self, problem: Problem) -> bool:
         """Whether the chat template writes its prompt."""

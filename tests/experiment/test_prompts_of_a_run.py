@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from isocompute_jax import model
 from isocompute_jax.experiment import build, loop
-from isocompute_jax.experiment.config import PromptConfig, SamplingConfig, override
+from isocompute_jax.experiment.config import AlarmsConfig, EvaluationConfig, PromptConfig, SamplingConfig, override
 from isocompute_jax.experiment.evaluation import probes
 from isocompute_jax.experiment.inputs import read_inputs, show_prompts_of_run
 from isocompute_jax.experiment.rollouts import make_requests
@@ -138,3 +138,29 @@ def test_a_run_on_chats_trains(chat_run, tmp_path):
     loop.train(chat_run, tmp_path / "run")
     lines = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
     assert [line["step"] for line in lines] == [1, 2]
+
+
+def test_plain_texts_to_a_chat_model_are_named_before_and_beside_the_answers_that_they_cut_off(
+    chat_run, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    problems = [Problem(f"p{i}", f"{i}+{i}?", str(i % 10), "numeric") for i in range(16)]
+    write_problems(tmp_path / "train.jsonl", problems)
+    config = dataclasses.replace(
+        chat_run,
+        train_set=str(tmp_path / "train.jsonl"),
+        max_compute=64,
+        prompts=PromptConfig(),
+        evaluation=EvaluationConfig(),
+        alarms=AlarmsConfig(window=1),
+    )
+    loop.train(config, tmp_path / "run")
+    [line] = run_files.read_lines(tmp_path / "run" / run_files.METRICS)
+    cut = f"{line['truncation_rate']:.1%} of completions"
+    said = ("plain texts, as that of", "rewards: ", f"step 1: {cut} were cut", f"alarm truncation: {cut}")
+    places = [next(place for place, each in enumerate(caplog.messages) if text in each) for text in said]
+    assert places == sorted(places)
+    assert caplog.messages[places[-1]].endswith(
+        "are cut off: raise sampling.max_tokens (or set config.prompts.chat_template=on: prompts go without the "
+        "model's), or shorten answers"
+    )

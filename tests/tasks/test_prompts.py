@@ -102,6 +102,30 @@ def test_text_without_a_template(tokenizers):
     assert shown(tokenizers["headers"], problem(messages), chat_template="off") == "<|bos|>S\n\n2+2?"
 
 
+def test_plain_texts_without_the_template_that_there_is_are_said_once(tokenizers, tmp_path, caplog):
+    prompts = Prompts(tokenizers["chatml"])
+    assert prompts.also == ""
+    prompts.encode([problem("2+2?"), problem("2+3?")])
+    prompts.remember([problem("2+4?")])
+    [said] = caplog.messages
+    assert said.startswith(f"{tokenizers['chatml'].directory} has a chat template, and prompts that are plain texts")
+    assert "chat_template=on" in prompts.also
+    assert "set config.prompts.chat_template=on (of curate: --chat_template=on), or off" in said
+    save_arithmetic_tokenizer(tmp_path)
+    rendered = "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    for tokenizer, prompt, wanted in [
+        (tokenizers["chatml"], "2+2?", "on"),
+        (tokenizers["chatml"], "2+2?", "off"),
+        (tokenizers["chatml"], chat(("user", "2+2?")), "auto"),
+        (tokenizers["chatml"], rendered, "auto"),
+        (load_tokenizer(tmp_path), "2+2=", "auto"),
+    ]:
+        prompts = Prompts(tokenizer, PromptConfig(chat_template=wanted))
+        prompts.encode([problem(prompt)])
+        assert prompts.also == ""
+    assert len(caplog.messages) == 1
+
+
 def test_special_tokens_are_never_doubled(tokenizers):
     """Neither by a template that writes them, nor in a text that was rendered elsewhere."""
     headers = tokenizers["headers"]

@@ -76,7 +76,7 @@ def measure(
                 texts = order.prompts.tokenizer.decode(ids)
             done += store.add(group, first, texts)
             drawn, tokens = drawn + len(group.completions), tokens + group.num_tokens
-            report(done, f"{tokens / drawn:,.1f} tokens each")
+            report(done, f"{tokens / drawn:,.1f} tokens each, {store.truncated / max(done, 1):.1%} cut off")
             lost = lost + 1 if len(group.failures) == len(group.completions) else 0
             if lost == GIVEN_UP:
                 raise RunError(
