@@ -18,7 +18,7 @@ import numpy as np
 from isocompute_jax.options import check, described, field_of, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Message, Problem
-from isocompute_jax.tasks.tokenizer import TOKENIZER_CONFIG, Tokenizer
+from isocompute_jax.tasks.tokenizer import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Tokenizer
 
 LOG = logging.getLogger(__name__)
 
@@ -133,9 +133,10 @@ class Prompts:
         config, tokenizer = self._config, self.tokenizer
         if not self.is_chat(problem):
             text = _plain_text(problem.prompt, config) + config.generation_prefix
-            self._check_first(problem, text)
             # A text that was rendered elsewhere begins with what the tokenizer would put before it once more.
-            return text, bool(tokenizer.bos) and text.startswith(tokenizer.bos)
+            written = bool(tokenizer.bos) and text.startswith(tokenizer.bos)
+            self._check_first(problem, text, written)
+            return text, written
         if tokenizer.chat is None:
             why = "the prompt is a list of messages" if config.chat_template == "auto" else "chat_template = 'on'"
             raise InputError(
@@ -149,14 +150,28 @@ class Prompts:
                 "that no run could be repeated tomorrow: set config.prompts.template_options to {'date_string': "
                 "'26 Jul 2024'}, or write a date into the template"
             )
-        return self.chat(problem, _messages(problem.prompt, config)), True
+        text = self.chat(problem, _messages(problem.prompt, config))
+        self._check_first(problem, text, True)
+        return text, True
 
-    def _check_first(self, problem: Problem, text: str) -> None:
-        """Warns, of the first text of a kind, of answers that may never end."""
+    def _check_first(self, problem: Problem, text: str, written: bool) -> None:
+        """Warns, of the first text of a kind, of answers that may never end; an end before them is an InputError."""
         if (chat := self.is_chat(problem)) in self._seen:
             return
         self._seen.add(chat)
         tokenizer, where = self.tokenizer, self.tokenizer.directory
+        ends, after = list(filter(None, map(tokenizer.backend.id_to_token, tokenizer.eos_ids))), tokenizer.after_answers
+        if chat and after and not any(end in after for end in ends):
+            LOG.warning(
+                "%s: its chat template writes %r behind an answer, and what ends a completion is %s, so that answers "
+                "may never end: list the former in eos_token_id of %s", where, after, ends, GENERATION_CONFIG
+            )  # fmt: skip
+        own, read = (tokenizer.backend.encode(text, add_special_tokens=each).tokens for each in (False, not written))
+        if own and read[-1] != own[-1] and read[-1] in ends:
+            raise InputError(
+                f"{where}: the post_processor of {TOKENIZER} puts {read[-1]!r}, which ends a completion, behind every "
+                "text (add_eos_token), so that prompts would end before their answers begin: take it out there"
+            )
         special = [token.content for token in tokenizer.backend.get_added_tokens_decoder().values() if token.special]
         asked = chat or tokenizer.chat is None or self._config.chat_template != "auto"
         if not asked and not any(token in text for token in special):  # else it was rendered elsewhere

@@ -48,6 +48,7 @@ class Tokenizer:
     dated: bool = False  # whether that template writes today's date, unless it is given another
     bos: str = ""  # the text of the token that every text begins with; empty where there is none
     directory: str = ""  # where it was loaded from, for messages
+    after_answers: str = ""  # what that template writes behind an answer; empty where that cannot be told
 
     def encode(self, text: str) -> np.ndarray:
         """[S] int32 ids, with the special tokens the tokenizer puts around a text (Qwen's puts none)."""
@@ -161,8 +162,9 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
     if loaded.eos_token_id is None:
         raise InputError(f"{directory / TOKENIZER_CONFIG}: names no eos_token, so completions would never end; add it")
     listed = _generation_eos_ids(directory / GENERATION_CONFIG)
+    after = "" if loaded.chat_template is None else end_of_answers(loaded)
     if listed and loaded.eos_token_id not in listed:
-        _check_stop_token(directory, loaded, listed)
+        _check_stop_token(directory, loaded, listed, after)
     # A saved tokenizer may pad or cut every text it is given.
     backend.no_padding()
     backend.no_truncation()
@@ -176,6 +178,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         dated="strftime_now" in str(loaded.chat_template),
         bos=loaded.bos_token or "",
         directory=str(directory),
+        after_answers=after,
     )
 
 
@@ -196,9 +199,8 @@ def end_of_answers(loaded: Any) -> str:
         return ""
 
 
-def _check_stop_token(directory: pathlib.Path, loaded: Any, listed: Sequence[int]) -> None:
+def _check_stop_token(directory: pathlib.Path, loaded: Any, listed: Sequence[int], after: str) -> None:
     """Raises InputError where neither generation_config.json nor the chat template knows the tokenizer's own end."""
-    after = "" if loaded.chat_template is None else end_of_answers(loaded)
     if after and loaded.eos_token not in after:
         names = ", ".join(repr(loaded.convert_ids_to_tokens(token)) for token in listed)
         raise InputError(

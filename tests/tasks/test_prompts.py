@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks import PromptConfig, Prompts, load_tokenizer, make_problems, save_arithmetic_tokenizer
 from isocompute_jax.tasks.prompts import parse_options
-from tests.tasks.chat_tokenizers import save_chatml, save_headers
+from tests.tasks.chat_tokenizers import CHATML, save, save_chatml, save_headers
 
 KINDS = {"chatml": save_chatml, "headers": save_headers}
 
@@ -124,6 +125,37 @@ def test_plain_texts_without_the_template_that_there_is_are_said_once(tokenizers
         prompts.encode([problem(prompt)])
         assert prompts.also == ""
     assert len(caplog.messages) == 1
+
+
+def test_an_end_that_the_template_never_writes_is_said_once(tmp_path, caplog):
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    save(tmp_path, special=special, bos=None, eos="<|endoftext|>", chat_template=CHATML)
+    asked = problem(chat(("user", "2+2?")))
+    Prompts(load_tokenizer(tmp_path), PromptConfig(chat_template="off")).encode([asked])
+    assert not caplog.messages
+    Prompts(load_tokenizer(tmp_path)).encode([asked, problem(chat(("user", "2+3?")))])
+    assert caplog.messages == [
+        f"{tmp_path}: its chat template writes '<|im_end|>' behind an answer, and what ends a completion is "
+        "['<|endoftext|>'], so that answers may never end: list the former in eos_token_id of generation_config.json"
+    ]
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [257, 258]}')  # as is said there
+    caplog.clear()
+    Prompts(load_tokenizer(tmp_path)).encode([asked])
+    assert not caplog.messages
+
+
+def test_a_tokenizer_that_ends_prompts_is_refused(tmp_path):
+    save(tmp_path, special=["<s>", "</s>"], bos="<s>", eos="</s>", chat_template=CHATML)
+    backend = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 256), ("</s>", 257)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    prompts = Prompts(load_tokenizer(tmp_path))
+    with pytest.raises(InputError, match=r"the post_processor of tokenizer.json puts '</s>', .* \(add_eos_token\)"):
+        prompts.encode([problem("2+2?")])
+    for prompt in (chat(("user", "2+2?")), "<s>2+2?"):  # nothing is put around these
+        assert 257 not in Prompts(load_tokenizer(tmp_path)).encode([problem(prompt)])[0]
 
 
 def test_special_tokens_are_never_doubled(tokenizers):
