@@ -317,10 +317,12 @@ class Diverged(RunError):
     """Numbers are no longer finite: what would be checkpointed is worthless."""
 
     def __init__(self, parts: Parts, state: LoopState, what: str):
+        kept = parts.checkpointer.busy or checkpoint.names(parts.path / run_files.CHECKPOINTS)
         why = (
             f"nothing was trained yet: look at the weights of {parts.config.model}, and at what the sampler reports"
             if state.step == 0
-            else "the learning rate is probably too high. The last checkpoint is kept"
+            else "the learning rate is probably too high. "
+            + ("The last checkpoint is kept" if kept else "No checkpoint was written yet")
         )
         super().__init__(f"{parts.path}: {what} not finite at step {state.step}: {why}")
 

@@ -7,13 +7,15 @@ import pathlib
 import resource
 import shutil
 import sys
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from isocompute_jax import app, model
-from isocompute_jax.experiment import loop
+from isocompute_jax.experiment import loop, workdir
 from isocompute_jax.experiment.config import from_dict, override
 from isocompute_jax.records import run_files
 from isocompute_jax.tasks import make_problems, write_problems
@@ -257,6 +259,24 @@ def test_a_diverged_run_fails_with_a_message(ends_with, base_run, tmp_path):
         message = ends_with(app.FAILED, "not finite at step", workdir=workdir, **fields)
         assert "the learning rate is probably too high" in message
         assert not (workdir / run_files.DONE).exists() and not (workdir / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "written", "busy", "said"),
+    [
+        (0, False, False, "nothing was trained yet"),
+        (3, False, False, "No checkpoint was written yet"),
+        (3, False, True, "The last checkpoint is kept"),
+        (3, True, False, "The last checkpoint is kept"),
+    ],
+)
+def test_what_is_said_of_the_checkpoint_of_a_diverged_run_is_true(tmp_path, step, written, busy, said):
+    if written:
+        (tmp_path / run_files.CHECKPOINTS / "2").mkdir(parents=True)
+    config, checkpointer = types.SimpleNamespace(model="m"), types.SimpleNamespace(busy=busy)
+    parts: Any = types.SimpleNamespace(path=tmp_path, config=config, checkpointer=checkpointer)
+    state: Any = types.SimpleNamespace(step=step)
+    assert said in str(workdir.Diverged(parts, state, "loss"))
 
 
 def test_a_model_of_nan_is_not_blamed_on_the_learning_rate(ends_with, base_run, tmp_path):

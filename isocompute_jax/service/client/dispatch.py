@@ -22,7 +22,7 @@ from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, RolloutGroup
 from isocompute_jax.service.client.connection import reason_of, untrusted
-from isocompute_jax.service.client.member import Member, MemberHealth, Meter, lack
+from isocompute_jax.service.client.member import MAX_RETRY_S, Member, MemberHealth, Meter, lack
 from isocompute_jax.service.client.service_config import EndpointsFile, ServiceConfig
 from isocompute_jax.service.client.weight_broadcast import KeptWeights, ServerLinks
 from isocompute_jax.service.client.weight_sender import Orders, Sender, Weights
@@ -33,9 +33,8 @@ from isocompute_jax.service.proto.terms import PUSHBACK
 MAX_BAD_REPLIES = 5
 MAX_LOSSES = 50
 """Of one group, on servers that live on: far more than faults explain, so it must be the group that they fail at."""
-WATCH_S = 1.0
-CANCEL_S = 2.0
-REMIND_S = 60.0
+LEAST_PUSHBACK_S = 0.01
+WATCH_S, CANCEL_S, REMIND_S = 1.0, 2.0, 60.0
 PATIENCE_S = 2.0
 """An absence that is over sooner, or ends the run sooner, is not worth a message."""
 
@@ -84,7 +83,13 @@ class Dispatcher:
         self._service = service = sender.service
         self._session = sender.session
         self._in_flight = sender.in_flight
-        self._vocab_size = sender.config.vocab_size
+        made = sender.config
+        self._checked = functools.partial(
+            convert.checked_completion,
+            vocab_size=made.vocab_size,
+            experts=(made.num_layers, made.experts_per_token, made.num_experts) if routing else None,
+            support=support,
+        )
         self._deliver = deliver
         self._on_failure = on_failure
         sender.orders = Orders(sender.team) if sender.team.count > 1 else None
@@ -251,11 +256,14 @@ class Dispatcher:
     def _dispatch(self) -> None:
         """Sends queued groups to the members with the fewest rollouts outstanding, as long as any has room."""
         while self._queue and self._parcel is not None and self.failure is None and not self._closing:
-            usable = [member for member in self._members if self._usable(member)]
+            group, usable = self._queue[0], [member for member in self._members if self._usable(member)]
+            # Who has sent of it what was not asked for is not asked again, as long as there is another.
+            if any(member.up and not member.leaving and member not in group.bad_replies for member in self._members):
+                usable = [member for member in usable if member not in group.bad_replies]
             if not usable:
                 return
             member = min(usable, key=lambda member: member.load)
-            group = self._queue.popleft()
+            self._queue.popleft()
             task = asyncio.create_task(self._sample(member, group))
             member.enter(task, group.request.group_size)
             self._running[task] = member, group
@@ -294,7 +302,7 @@ class Dispatcher:
                 for completion in reply.completions:
                     group.keep(
                         completion,
-                        vocab_size=self._vocab_size,
+                        checked=self._checked,
                         version=version,
                         newest=(self._parcel or parcel).version,  # which may be later than this call
                         one_version=self._in_flight == "wait",
@@ -326,7 +334,7 @@ class Dispatcher:
             self._fail(InputError(f"sampler {member.target} refuses the group {group}: {reason}"))
             return
         if isinstance(error, BadReplyError) or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and pushback is None):
-            group.bad_replies += 1
+            group.bad_replies.append(member)
             LOG.warning("sampler %s: the group %s: %s", member.target, group, reason)
         elif not isinstance(error, grpc.aio.AioRpcError | asyncio.CancelledError):
             LOG.error("the fleet's own fault", exc_info=error)
@@ -342,7 +350,7 @@ class Dispatcher:
             if not member.suspect:
                 LOG.info("sampler %s lost the group %s, and perhaps others: %s", member.target, group, reason)
             member.suspect = True
-        if group.bad_replies >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
+        if len(group.bad_replies) >= MAX_BAD_REPLIES or group.losses >= MAX_LOSSES:
             self._fail(
                 RunError(f"the group {group} could not be sampled in {group.attempts} calls; {member.target}: {reason}")
             )
@@ -430,8 +438,9 @@ def _pushback_s(error: BaseException) -> float | None:
     if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return None
     try:
-        return max(0.0, int(dict(error.trailing_metadata() or ())[PUSHBACK]) / 1000)
-    except (KeyError, ValueError):
+        seconds = int(dict(error.trailing_metadata() or ())[PUSHBACK]) / 1000
+        return min(max(seconds, LEAST_PUSHBACK_S), MAX_RETRY_S)
+    except (KeyError, ValueError, OverflowError):
         return None
 
 
@@ -447,8 +456,8 @@ class PendingGroup:
     lane: str  # where it is delivered
     number: int  # tells groups of one fleet apart
     attempts: int = 0  # calls that were made for it
-    bad_replies: int = 0  # of those, how many brought what was not asked for
-    losses: int = 0  # and how many were lost on a server that lived on
+    losses: int = 0  # of those, how many were lost on a server that lived on
+    bad_replies: list[Member] = dataclasses.field(default_factory=list)  # and who brought what was not asked for
     finished: dict[int, Completion] = dataclasses.field(default_factory=dict)  # rollouts of the present call, by index
 
     def __str__(self) -> str:
@@ -460,9 +469,15 @@ class PendingGroup:
         self.finished.clear()
 
     def keep(
-        self, message: pb.Completion, *, vocab_size: int, version: int | None, newest: int, one_version: bool
+        self,
+        message: pb.Completion,
+        *,
+        checked: Callable[[pb.Completion, SampleRequest], Completion],
+        version: int | None,
+        newest: int,
+        one_version: bool,
     ) -> None:
-        """Checks one finished rollout and keeps it.
+        """Keeps one finished rollout, as `checked` finds it.
 
         Its tokens may have the `version` alone, or where that is None any up to the `newest` that there is; with
         `one_version` all have the same.
@@ -471,21 +486,16 @@ class PendingGroup:
           BadReplyError: it is not what was asked for.
         """
         try:
-            completion = convert.message_to_completion(message)
-        except (ValueError, OverflowError) as error:
-            raise BadReplyError(str(error)) from error
-        if message.index >= self.request.group_size or message.index in self.finished:
-            raise BadReplyError(f"rollout {message.index} came twice, or was not asked for")
-        if completion.tokens.max() >= vocab_size or completion.tokens.min() < 0:
-            raise BadReplyError(f"rollout {message.index} has a token id outside 0 .. {vocab_size - 1}")
-        budget = self.request.budget(message.index)
-        if len(completion.tokens) > budget:
-            raise BadReplyError(f"rollout {message.index} has more than {budget} tokens")
+            completion = checked(message, self.request)
+        except ValueError as error:
+            raise BadReplyError(f"rollout {message.index}: {error}") from error
+        if message.index in self.finished:
+            raise BadReplyError(f"rollout {message.index} came twice")
         versions = [span.version for span in message.spans]
         if version is not None and versions != [version]:
             raise BadReplyError(f"rollout {message.index} has the versions {versions}, not {version}")
         if one_version and len(versions) != 1:
             raise BadReplyError(f"rollout {message.index} mixes the versions {versions}")
-        if versions != sorted(versions) or versions[-1] > newest:
+        if versions != sorted(versions) or versions[0] < 0 or versions[-1] > newest:
             raise BadReplyError(f"rollout {message.index} has the versions {versions}; the newest is {newest}")
         self.finished[message.index] = completion

@@ -28,6 +28,7 @@ POLL_S = 1.0
 SPARED_POLLS = 3
 """So many polls in a row are left out while rollouts come: that they do says as much."""
 MAX_POLL_DEADLINE_S = 10.0
+MOST_DEVICES = 1 << 16
 MAX_STUCK_WAITS = 6
 MAX_REFUSALS = 3
 """Weights refused so often in a row will never be taken; once may be a call that was given up and is not gone yet."""
@@ -294,6 +295,10 @@ class Member:
             return
         now = time.monotonic()
         self._answered = now
+        groups, devices = status.limits.max_groups, status.devices.count
+        if not groups or devices > MOST_DEVICES:
+            self.take_out(f"says of itself what cannot be: limits.max_groups = {groups}, devices.count = {devices}")
+            return
         if missing := self._lack(status):
             self._fail(InputError(f"{self.target} {missing}"))
         if status.tokens_generated != self.status.tokens_generated:
@@ -440,10 +445,12 @@ class Member:
             self._announce(parcel)
             self._changed()
         elif NOT_FINITE in reason_of(error):
-            message = (
-                f"{self.target} refuses the weights of version {parcel.version}: {reason_of(error)}. Training has "
-                f"diverged: begin again from an earlier checkpoint, with a lower {CONFIG.optimizer.base_lr}"
+            why = (
+                f"Training has diverged: begin again with a lower {CONFIG.optimizer.base_lr}, from a checkpoint if any"
             )
+            if parcel.version == 0:
+                why = f"Nothing was trained yet: look at the weights of {CONFIG.model}"
+            message = f"{self.target} refuses the weights of version {parcel.version}: {reason_of(error)}. {why}"
             self._fail(RunError(message))
         elif isinstance(error, ShareLostError | grpc.aio.AioRpcError):
             self._on_push_failed(parcel, error)

@@ -24,6 +24,9 @@ FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
 }
 FRAME_BYTES = 16
 """What a completion's tag and length take in the message that holds it, at most."""
+LOWEST, ROUNDING = -104.0, 1e-4
+"""Log-probabilities of drawn tokens lie between: float32 has no smaller probability, and rounds logits of up to a
+thousand by less. (vLLM writes -9999 for minus infinity.)"""
 EXPERT, TOKEN = np.dtype("<i2"), np.dtype("<i4")
 FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
 
@@ -97,6 +100,52 @@ def completions_to_replies(ready: Iterable[tuple[int, Completion]], max_bytes: i
         size += needed
     if completions:
         yield pb.SampleReply(completions=completions)
+
+
+def checked_completion(
+    message: pb.Completion,
+    request: SampleRequest,
+    *,
+    vocab_size: int,
+    experts: tuple[int, int, int] | None,
+    support: bool,
+) -> Completion:
+    """One finished rollout of a group that was asked for, once every number of it has been looked at.
+
+    With `experts`, the model's layers, experts of a token and of a layer, it must say which were chosen, and with
+    `support` which tokens could be drawn, of which all rollouts then say equally many; else neither is read.
+
+    Raises:
+      ValueError: it is not what was asked for; says which number of which token.
+    """
+    if message.index >= request.group_size:
+        raise ValueError("it was not asked for")
+    for name, is_read in (("experts", experts), ("support", support)):
+        if not is_read:
+            message.ClearField(name)
+    try:
+        drawn = message_to_completion(message)
+    except OverflowError as error:
+        raise ValueError(f"it has a token id or a version that cannot be ({error})") from error
+    length, budget = len(drawn.tokens), request.budget(message.index)
+    if length > budget:
+        raise ValueError(f"it has more than {budget} tokens")
+    layers, of_token, count = experts or (0, 0, 0)
+    shape = len(request.prompt_tokens) + length - 1, layers, of_token
+    if experts and (drawn.experts is None or drawn.experts.shape != shape):
+        raise ValueError(f"it does not have experts of shape {shape}")
+    for what, numbers, low, high in (
+        ("id", drawn.tokens, 0, vocab_size - 1),
+        ("log-probability", drawn.logprobs, LOWEST, ROUNDING),
+        ("expert", drawn.experts, -1, count - 1),
+        ("possible id", drawn.support, -1, vocab_size - 1),
+    ):
+        if numbers is not None and len(bad := np.argwhere(~((numbers >= low) & (numbers <= high)))):
+            place = tuple(bad[0])
+            raise ValueError(f"it has at token {place[0]} the {what} {numbers[place]}, outside {low} .. {high}")
+    if support:
+        drawn = dataclasses.replace(drawn, support=drawn.support_of(min(request.params.top_k, vocab_size)))
+    return drawn
 
 
 def message_to_completion(message: pb.Completion) -> Completion:

@@ -1,10 +1,16 @@
 """How often an endpoint is asked how it is, what it lacks of what a run needs, and what its devices cost."""
 
 import asyncio
+import dataclasses
+import functools
+import json
+import math
 import types
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isocompute_jax.service.client import member
 from isocompute_jax.service.client.member import SPARED_POLLS, Member, Meter, lack
@@ -73,6 +79,45 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
 def test_what_is_lacking_is_said(needs, status, said):
     found = lack(pb.StatusReply(**STATUS | status), **NOTHING | needs)
     assert said in found and bool(found) == bool(said)
+
+
+U32 = st.integers(0, 3) | st.integers(0, 2**32 - 1)
+NUMBERS = {"version": st.integers(-(2**63), 2**63 - 1), "tokens_generated": st.integers(0, 2**64 - 1)}
+NUMBERS |= dict.fromkeys(("running_groups", "waiting_groups", "vocab_size"), U32)
+
+
+@given(
+    numbers=st.fixed_dictionaries(NUMBERS),
+    uptime_s=st.floats(),
+    limits=st.builds(pb.Limits, max_model_len=U32, max_group_size=U32, max_groups=U32, max_message_bytes=U32),
+    devices=st.builds(pb.Devices, count=U32),
+)
+def test_every_number_of_a_status_is_taken_or_takes_the_server_out(numbers, uptime_s, limits, devices):
+    status = pb.StatusReply(**numbers, uptime_s=uptime_s, limits=limits, devices=devices)
+    failures = []
+
+    async def polled() -> Member:
+        found = Member(
+            "127.0.0.1:1",
+            cast(Sender, types.SimpleNamespace(session="run#1", service=ServiceConfig(endpoints="127.0.0.1:1"))),
+            lack=functools.partial(lack, **NOTHING),
+            changed=lambda: None,
+            fail=failures.append,
+        )
+
+        async def answer(**asked) -> pb.StatusReply:
+            return status
+
+        found.endpoint.status = answer
+        await found._poll()
+        await found.endpoint.close()
+        return found
+
+    found = asyncio.run(polled())
+    assert found.up == (limits.max_groups > 0 and devices.count <= member.MOST_DEVICES) and not failures
+    assert found.up or f"max_groups = {limits.max_groups}, devices.count = {devices.count}" in found.health().error
+    assert all(math.isfinite(seconds) for seconds in found.meter.seconds().values())
+    json.dumps(dataclasses.asdict(found.health()), allow_nan=False)
 
 
 @pytest.fixture

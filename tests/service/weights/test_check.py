@@ -119,6 +119,12 @@ async def test_such_weights_are_refused_by_the_tensors_name_and_the_old_ones_ser
 @pytest.mark.parametrize("push", ["auto", "stream"])
 def test_a_learner_whose_weights_are_refused_for_it_ends_and_says_why(tmp_path, push):
     broken = {**params(2), "embed": jnp.full_like(params(2)["embed"], jnp.nan)}
+    with (
+        live(weights_dir=str(tmp_path)) as [server],
+        fleet(server, directory=tmp_path, push=push) as sampler,
+        pytest.raises(RunError, match=r"of version 0: tensor .* NaN .*Nothing was trained yet: look at .*config.model"),
+    ):
+        sampler.update_weights(broken, version=0)
     with live(weights_dir=str(tmp_path)) as [server], fleet(server, directory=tmp_path, push=push) as sampler:
         sampler.update_weights(params(), version=1)
         with pytest.raises(RunError, match=r"refuses the weights of version 2: tensor .* NaN .*Training has diverged"):
