@@ -64,6 +64,16 @@ class GgufFile:
             raise InputError(f"{self.path}: has no {name}, which a language model needs; download or convert it again")
         return found
 
+    def number(self, name: str, default: Any = None, *, kind: Any = int) -> Any:
+        """As `field`, of one that is a number above 0, the same for all layers where it has one for each."""
+        found = self.field(name, default)
+        each = found if isinstance(found, list) and found else [found]
+        if any(other != each[0] for other in each) or not (isinstance(each[0], kind) and each[0] > 0):
+            name = name.replace("*", self.field("general.architecture"))
+            what = "a whole number" if kind is int else "a number"
+            raise InputError(f"{self.path}: {name} is {found!r}; it must be {what} above 0, the same for all layers")
+        return each[0]
+
     def config(self, dtype: Dtype) -> ModelConfig:
         """The shape.
 
@@ -79,25 +89,25 @@ class GgufFile:
         stretched = self.field("*.rope.scaling.type", "none")
         if stretched != "none":
             raise InputError(f"{self.path}: stretches RoPE by {stretched!r}, which is not implemented")
-        heads, width = self.field("*.attention.head_count"), self.field("*.embedding_length")
-        head_dim = self.field("*.attention.key_length", width // heads)
-        rotated = self.field("*.rope.dimension_count", head_dim)
-        if rotated != head_dim or self.field("*.attention.value_length", head_dim) != head_dim:
+        heads, width = self.number("*.attention.head_count"), self.number("*.embedding_length")
+        head_dim = self.number("*.attention.key_length", width // heads)
+        rotated = self.number("*.rope.dimension_count", head_dim)
+        if rotated != head_dim or self.number("*.attention.value_length", head_dim) != head_dim:
             raise InputError(f"{self.path}: its heads are not rotated whole, or have values of another size than keys")
-        theta = float(np.float32(self.field("*.rope.freq_base", 10_000.0)))
+        theta = float(np.float32(self.number("*.rope.freq_base", 10_000.0, kind=int | float)))
         return ModelConfig(
             vocab_size=int(self._tensor("token_embd.weight").shape[-1]),  # GGUF names the fastest dimension first
             embed_dim=width,
-            num_layers=self.field("*.block_count"),
+            num_layers=self.number("*.block_count"),
             num_heads=heads,
-            num_kv_heads=self.field("*.attention.head_count_kv", heads),
+            num_kv_heads=self.number("*.attention.head_count_kv", heads),
             head_dim=head_dim,
-            mlp_dim=self.field("*.feed_forward_length"),
+            mlp_dim=self.number("*.feed_forward_length"),
             tied_embeddings="output.weight" not in self.tensors,
             rope_theta=theta,
             # A float32 of the file: 1e-5 is what its writer read.
-            norm_eps=float(str(np.float32(self.field("*.attention.layer_norm_rms_epsilon")))),
-            max_positions=self.field("*.context_length"),
+            norm_eps=float(str(np.float32(self.number("*.attention.layer_norm_rms_epsilon", kind=float)))),
+            max_positions=self.number("*.context_length"),
             dtype=dtype,
             attention_bias=family == "qwen2",
             qk_norm=family == "qwen3",
@@ -143,7 +153,7 @@ class GgufFile:
             return None
         found = self.tensors[ROPE_FACTORS].data
         for scaling in STRETCHES:
-            if np.allclose(found, stretched_by(scaling, theta, head_dim), rtol=1e-5):
+            if len(found) == head_dim // 2 and np.allclose(found, stretched_by(scaling, theta, head_dim), rtol=1e-5):
                 return scaling
         raise InputError(f"{self.path}: stretches RoPE by {ROPE_FACTORS} in another way than Llama 3.1 to 3.3")
 

@@ -127,7 +127,8 @@ def _model_config(raw: dict[str, Any]) -> ModelConfig:
 
     family = FAMILIES[raw["model_type"]]
     class_name, _, fields = _CLASSES[raw["model_type"]]
-    given = {field: value for field, value in raw.items() if field in fields}
+    saved = {"bos_token_id", "eos_token_id", "pad_token_id"}  # again with what is trained: faults show now
+    given = {field: value for field, value in raw.items() if field in fields | saved}
     tuning = given.get("attn_temperature_tuning")
     if isinstance(tuning, int):
         given["attn_temperature_tuning"] = bool(tuning)  # published files say 4

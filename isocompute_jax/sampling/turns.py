@@ -116,11 +116,12 @@ def joined(before: Completion, context: np.ndarray, after: Completion) -> Comple
     elif before.experts is not None and after.experts is not None:
         experts = np.concatenate([before.experts, after.experts[len(before.experts) :]])
     support = None
-    if after.support is not None:
-        none = np.full((len(before.tokens) + inserted, after.support.shape[1]), -1, np.int32)
-        if before.support is not None:
-            none[: len(before.tokens)] = before.support
-        support = np.concatenate([none, after.support])
+    if after.support is not None:  # each as wide as the most that one of its own tokens could have been
+        of_before = np.zeros((len(before.tokens), 0), np.int32) if before.support is None else before.support
+        parts = [of_before, np.zeros((inserted, 0), np.int32), after.support]
+        width = max(part.shape[1] for part in parts)
+        parts = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in parts]
+        support = np.concatenate(parts)
     return Completion(
         tokens=np.concatenate([before.tokens, context, after.tokens]).astype(np.int32),
         logprobs=np.concatenate([before.logprobs, np.zeros(inserted, np.float32), after.logprobs]),

@@ -46,6 +46,10 @@ def write_gguf_tokenizer(fields: Mapping[str, Any], directory: pathlib.Path, *, 
     tokens: Sequence[str] = fields.get("tokenizer.ggml.tokens", ())
     if ids["eos_token"] is None:
         raise InputError(f"{source}: names no eos_token_id, so completions would never end; {_REMEDY}")
+    for name in (*_NAMES.values(), "eot"):
+        found = fields.get(key := f"tokenizer.ggml.{name}_token_id")
+        if found is not None and not (isinstance(found, int) and 0 <= found < len(tokens)):
+            raise InputError(f"{source}: {key} is {found!r}, which is none of its {len(tokens):,} tokens; {_REMEDY}")
     backend = _backend(fields, tokens, ids["bos_token"], source)
     named = {name: tokens[number] for name, number in ids.items() if number is not None}
     config = {
@@ -101,9 +105,19 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
     else:
         raise InputError(f"{source}: cuts texts as {cut!r} (tokenizer.ggml.pre), which is not known; {_REMEDY}")
     kinds = fields.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    if len(kinds) != len(tokens):
+        raise InputError(f"{source}: tokenizer.ggml.token_type has {len(kinds):,} kinds of {len(tokens):,} tokens")
     # Models round their vocabulary up: what fills it has no text.
     vocabulary = {token: number for number, token in enumerate(tokens) if kinds[number] != UNUSED}
-    merges = [tuple(pair.split(" ", 1)) for pair in fields.get("tokenizer.ggml.merges", ())]
+    merges: list[tuple[str, str]] = []
+    for number, pair in enumerate(fields.get("tokenizer.ggml.merges", ())):
+        one, _, other = str(pair).partition(" ")
+        if not {one, other, one + other} <= vocabulary.keys():
+            raise InputError(
+                f"{source}: tokenizer.ggml.merges[{number}] is {pair!r}, and two of its tokens that make a third are "
+                f"needed; {_REMEDY}"
+            )
+        merges.append((one, other))
     backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut == "llama-bpe"))
     backend.normalizer = normalizers.NFC() if cut == "qwen2" else None
     backend.pre_tokenizer = before

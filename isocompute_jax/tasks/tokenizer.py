@@ -161,7 +161,8 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         raise InputError(f"{path}: cannot load the tokenizer ({error}); restore its files") from error
     if loaded.eos_token_id is None:
         raise InputError(f"{directory / TOKENIZER_CONFIG}: names no eos_token, so completions would never end; add it")
-    listed = _generation_eos_ids(directory / GENERATION_CONFIG)
+    vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    _, listed = (_eos_ids(directory / name, vocab_size) for name in (MODEL_CONFIG, GENERATION_CONFIG))
     after = "" if loaded.chat_template is None else end_of_answers(loaded)
     if listed and loaded.eos_token_id not in listed:
         _check_stop_token(directory, loaded, listed, after)
@@ -173,7 +174,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         backend=backend,
         eos_ids=tuple(dict.fromkeys([eos, *listed])),
         pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
-        vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        vocab_size=vocab_size,
         chat=None if loaded.chat_template is None else functools.partial(_chat, loaded),
         dated="strftime_now" in str(loaded.chat_template),
         bos=loaded.bos_token or "",
@@ -224,15 +225,17 @@ def _model_config(directory: pathlib.Path) -> Any:
         return PreTrainedConfig.from_pretrained(str(directory), local_files_only=True)
 
 
-def _generation_eos_ids(path: pathlib.Path) -> list[int]:
-    """`eos_token_id` of a generation_config.json: a number, a list, or nothing."""
+def _eos_ids(path: pathlib.Path, vocab_size: int) -> list[int]:
+    """`eos_token_id` of a config.json or generation_config.json: a number, a list, or nothing."""
     if not path.is_file():
         return []
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
-        return [int(token) for token in ids]
-    except (ValueError, TypeError, AttributeError) as error:
+        if not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+            raise ValueError(f"{json.dumps(found)}, and the tokenizer's are 0 to {vocab_size - 1}")
+        return ids
+    except (ValueError, AttributeError) as error:
         raise InputError(f"{path}: eos_token_id is not a token id or a list of them ({error}); fix the file") from error
 
 

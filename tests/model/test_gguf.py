@@ -198,6 +198,58 @@ def test_what_is_not_known_is_refused(tmp_path):
     assert "cuts texts as 'default'" in message(lambda: write_gguf_tokenizer(unsaid, tmp_path, source="m.gguf"))
 
 
+COUNTS = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "block_count", "context_length")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_number_for_each_layer_is_read_where_all_are_equal(name, tmp_path):
+    config, path = written(tmp_path, changes=dict(num_layers=2))
+    file = model.GgufFile(path)
+    value = file.fields[f"llama.{name}"]
+    file.fields = {**file.fields, f"llama.{name}": [value, value]}
+    assert file.config("float32") == config
+    for other in ([value, 2 * value], [], 0, -1, 1.5, "4", value + 0.0):
+        file.fields = {**file.fields, f"llama.{name}": other}
+        with pytest.raises(
+            InputError, match=rf"m\.gguf: llama\.{name} is .*; it must be a whole number above 0, the same"
+        ):
+            file.config("float32")
+
+
+def test_factors_of_rope_for_other_heads_are_refused(tmp_path):
+    _, path = written(tmp_path, extra={"rope_freqs.weight": np.ones(3, np.float32)})
+    with pytest.raises(InputError, match=r"stretches RoPE by rope_freqs\.weight in another way"):
+        model.GgufFile(path).config("float32")
+
+
+@pytest.mark.parametrize("pair", ["ab", "a b c", "", "zz yy", "a  b", 3])
+def test_a_merge_is_two_tokens_that_make_a_third(pair, tmp_path):
+    fields = tokenizer_fields(tmp_path)
+    merges = [*fields["tokenizer.ggml.merges"], pair]
+    with pytest.raises(
+        InputError, match=rf"m\.gguf: tokenizer\.ggml\.merges\[{len(merges) - 1}\] is .*--tokenizer_from"
+    ):
+        write_gguf_tokenizer({**fields, "tokenizer.ggml.merges": merges}, tmp_path, source="m.gguf")
+
+
+@pytest.mark.parametrize("name", ["bos", "eos", "eot", "padding", "unknown"])
+@pytest.mark.parametrize("value", [999, -1, "2", [2]])
+def test_a_token_that_the_file_does_not_have_is_named(name, value, tmp_path):
+    fields = {**tokenizer_fields(tmp_path), f"tokenizer.ggml.{name}_token_id": value}
+    with pytest.raises(InputError, match=rf"tokenizer\.ggml\.{name}_token_id is .*, which is none of its 352 tokens"):
+        write_gguf_tokenizer(fields, tmp_path, source="m.gguf")
+
+
+def test_kinds_are_as_many_as_tokens(tmp_path):
+    fields = {**tokenizer_fields(tmp_path), "tokenizer.ggml.token_type": [1, 1]}
+    with pytest.raises(InputError, match=r"tokenizer\.ggml\.token_type has 2 kinds of 352 tokens"):
+        write_gguf_tokenizer(fields, tmp_path, source="m.gguf")
+
+
+def tokenizer_fields(tmp_path):
+    return model.GgufFile(small_file(tmp_path)[1]).fields
+
+
 def make_model(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "isocompute_jax.make_model", *flags]
     return subprocess.run(command, env={**os.environ, **environment}, cwd=mains.ROOT, capture_output=True, text=True)

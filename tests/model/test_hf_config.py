@@ -88,6 +88,8 @@ def test_equivalent_configs_are_read_alike(load, changes, expected):
         ({"quantization_config": {"bits": 4}}, "quantization_config"), ({"qk_norm": True}, "qk_norm = True"),
         ({"num_key_value_heads": 3}, "num_kv_heads = 3"), ({"dtype": "float13"}, "dtype = 'float13'"),
         ({"hidden_size": "wide"}, "hidden_size"), ({"vocab_size": 0}, "vocab_size"),
+        ({"eos_token_id": "2"}, "eos_token_id"), ({"bos_token_id": 1.5}, "bos_token_id"),
+        ({"pad_token_id": [[0]]}, "pad_token_id"),
     ],
 )  # fmt: skip
 def test_what_is_not_implemented_is_named(load, changes, complaint):

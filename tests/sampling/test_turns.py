@@ -395,3 +395,20 @@ def test_what_could_be_drawn_of_a_joined_completion_is_not_said_of_its_context()
     assert both.support is not None and both.support.dtype == np.int32
     assert both.support.tolist() == [[-1, -1], [1, 2], [2, 3], [-1, -1], [-1, -1], [3, 4]]
     assert both.mask.tolist() == [False, True, True, False, False, True]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.booleans()), min_size=1, max_size=4))
+def test_turns_whose_tokens_had_more_or_fewer_alternatives_are_one_completion(turns):
+    from isocompute_jax.sampling.turns import joined
+
+    nothing = np.zeros(0, np.int32)
+    whole, expected = Completion.drawn(nothing, nothing.astype(np.float32), nothing, "stop"), []
+    for length, more, inserts in turns:
+        tokens = np.arange(length, dtype=np.int32)
+        support = tokens[:, None] + np.arange(1 + more, dtype=np.int32)
+        drawn = Completion.drawn(tokens, np.zeros(length, np.float32), tokens, "stop", support=support)
+        context = np.full(int(inserts), 9, np.int32)
+        whole, expected = joined(whole, context, drawn), [*expected, *([[]] * len(context)), *support.tolist()]
+    assert whole.support is not None and whole.support.dtype == np.int32
+    assert [row[row >= 0].tolist() for row in whole.support] == expected
+    assert whole.support_of(8).shape == (len(expected), 8)

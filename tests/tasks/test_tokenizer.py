@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -103,6 +104,19 @@ def test_a_broken_generation_config_is_named(tmp_path, content):
     save_arithmetic_tokenizer(tmp_path)
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(InputError, match=r"generation_config\.json: eos_token_id is not"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("ids", [[-1], -1, 999, [EOS, 999], None, True, [1.5], "1", math.inf, {"a": 1}])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_what_is_no_token_of_the_vocabulary_ends_nothing(tmp_path, tokenizer, name, ids):
+    save_arithmetic_tokenizer(tmp_path)
+    size = tokenizer.vocab_size
+    content = {"eos_token_id": size if ids is None else ids}
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(
+        InputError, match=rf"/{name}: eos_token_id is not .*, and the tokenizer's are 0 to {size - 1}\)"
+    ):
         load_tokenizer(tmp_path)
 
 
