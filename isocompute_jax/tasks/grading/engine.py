@@ -59,12 +59,6 @@ class RewardConfig:
     tasks: dict[str, str] = option(
         default_factory=dict, help="Task -> the same for its problems alone; goes before `function`.", flag=None
     )
-    marked: bool = option(
-        False,
-        "Pay exact, numeric and math only for an answer in a box or behind ####, `answer is` or `answer:`; without, "
-        "metric/unmarked is the share of completions that are paid for another one.",
-        flag="reward_marked",
-    )
     on_failure: OnFailure = option(
         "zero",
         "What becomes of a completion whose reward raises, hangs, dies or is not a finite number: zero, it is worth 0; "
@@ -102,6 +96,12 @@ class RewardConfig:
         "this process's secrets are not theirs.",
         identity=False,
         flag="reward_environment",
+    )
+    marked: bool = option(
+        False,
+        "Pay exact, numeric and math only for an answer in a box or behind ####, `answer is` or `answer:`; without, "
+        "metric/unmarked is the share of completions that are paid for another one.",
+        flag="reward_marked",
     )
 
     def __post_init__(self) -> None:
