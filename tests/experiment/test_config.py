@@ -132,7 +132,7 @@ def config_with_everything_changed() -> RunConfig:
         ),
         length=LengthConfig("correct", 2, 8, 0.5, "mask"),
         checkpoints=CheckpointsConfig(5, 6, "v/avg@16", 10),
-        track=TrackConfig(True, "p", 9400, "0.0.0.0", 2, 3),
+        track=TrackConfig(True, "p", 2, 3),
         plan=PlanConfig("h200:1x8", 1, 2.0, 3, 4, 5, 6),
         service=ServiceConfig("a:1,b:2", "f", "t", "ca", "cert", "key", "stream", "/s", 3, True, 5.0, 6.0, False),
         lora=LoraConfig(4, 8.0, "q_proj", "adapter", True),
