@@ -87,27 +87,22 @@ class Controller:
         return found
 
     def after_evaluation(self, lines: Iterable[Mapping[str, Any]]) -> Controller:
-        """With the lines of eval.jsonl of one step, one for each set.
-
-        Raises:
-          InputError: a set is not among those of the evaluation before, or had another number of problems there.
-        """
+        """With the lines of eval.jsonl of one step, one for each set; InputError for others than in the one before."""
         lines = list(lines)
         compute = lines[0]["compute"]
         rates = {
             line["eval_set"]: tuple(count / line["samples"] for count in line["solve_counts"][::2]) for line in lines
         }
-        for name in rates if self.past else ():
-            if len(rates[name]) != len(self.past[-1][1].get(name, ())):
-                raise InputError(
-                    f"evaluation of {name!r} at {compute:,} rollouts: the one before had no such set, or another "
-                    "number of its problems, and the rule compares them: evaluate the same sets all through a run"
-                )
+        before = self.past[-1][1] if self.past else rates
+        for name in rates:
+            if len(before.get(name, ())) != len(rates[name]):
+                was = "the one before had no such set, or another number of its problems"
+                raise InputError(f"evaluation of {name!r} at {compute:,} rollouts: {was}; evaluate the same throughout")
         found = dataclasses.replace(self, past=(*self.past, (compute, rates)))
         if compute == 0 or not self.past:
             return found
-        since, before = [each for each in self.past if 2 * each[0] <= compute or each is self.past[0]][-1]
-        gain, error = gain_of(before, rates)
+        since, earlier = [each for each in self.past if 2 * each[0] <= compute or each is self.past[0]][-1]
+        gain, error = gain_of(earlier, rates)
         octaves = math.log2(compute / since) if since else 0.0  # from no rollouts on there are none
         if octaves >= 1:
             found = dataclasses.replace(found, steepest=max(self.steepest, gain / octaves))

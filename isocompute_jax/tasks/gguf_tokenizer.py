@@ -113,10 +113,8 @@ def _backend(fields: Mapping[str, Any], tokens: Sequence[str], bos: int | None, 
     for number, pair in enumerate(fields.get("tokenizer.ggml.merges", ())):
         one, _, other = str(pair).partition(" ")
         if not {one, other, one + other} <= vocabulary.keys():
-            raise InputError(
-                f"{source}: tokenizer.ggml.merges[{number}] is {pair!r}, and two of its tokens that make a third are "
-                f"needed; {_REMEDY}"
-            )
+            key = f"tokenizer.ggml.merges[{number}]"
+            raise InputError(f"{source}: {key} is {pair!r}, no two of its tokens that make a third; {_REMEDY}")
         merges.append((one, other))
     backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut == "llama-bpe"))
     backend.normalizer = normalizers.NFC() if cut == "qwen2" else None
