@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import logging
+import math
 import os
 import re
 import signal
@@ -218,6 +219,9 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         if message is None:
             raise
         sys.exit(_fail(message, BAD_INPUT))
+    for name in flags.FLAGS:
+        if isinstance(value := flags.FLAGS[name].value, float) and not math.isfinite(value):
+            sys.exit(_fail(f"--{name}={value:g}: give a finite number", BAD_INPUT))
     if len(rest) > 1:
         sys.exit(_fail(command_line.stray(rest[1]), BAD_INPUT))
     return rest

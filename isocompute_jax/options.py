@@ -14,6 +14,7 @@ makes its flags from the class and the class from its flags:
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import difflib
 import inspect
@@ -22,6 +23,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, Literal, TypeVar
 
 from absl import flags
@@ -31,7 +33,8 @@ from isocompute_jax.records.identity import IDENTITY, LATER, REPLICATE
 
 flags.disclaim_key_flags()  # flags belong to the module that asks for them, whose --help lists them
 
-_HELP, _LOW, _HIGH, _FLAG, _PARSE = "help", "low", "high", "flag", "parse"
+_HELP, _FLAG, _PARSE, _FINITE = "help", "flag", "parse", "finite"
+BOUNDS = ("low", "high", "above", "below")
 
 T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
@@ -44,6 +47,9 @@ def option(
     default_factory: Any = dataclasses.MISSING,
     low: float | None = None,
     high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
     identity: bool = True,
     replicate: bool = False,
     later: bool = False,
@@ -56,8 +62,11 @@ def option(
       default: its default.
       help: what it means, with its unit; a sentence.
       default_factory: makes the default, where that is mutable.
-      low: least value, included.
+      low: least value, included; of several numbers, of each.
       high: largest value, included.
+      above: the same, excluded; what float32 rounds to it is too.
+      below: likewise.
+      finite: whether it may not be infinite; NaN is never a value.
       identity: whether two runs that differ in it are different runs; False for what only says where or how a run is
         executed (see `records.identity`).
       replicate: whether two runs that differ in it alone repeat one configuration, as with another seed.
@@ -66,7 +75,8 @@ def option(
       parse: (`--NAME`, text) -> value, for what absl has no flag of; of a collection it gets the list of texts. It
         raises InputError, naming the flag.
     """
-    metadata = {_HELP: help, _LOW: low, _HIGH: high, _FLAG: flag, _PARSE: parse}
+    metadata = {_HELP: help, _FLAG: flag, _PARSE: parse, _FINITE: finite}
+    metadata |= dict(zip(BOUNDS, (low, high, above, below), strict=True))
     metadata |= {IDENTITY: identity, REPLICATE: replicate, LATER: later}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=default_factory, metadata=metadata)
@@ -106,12 +116,18 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 def bounds_of(field: dataclasses.Field[Any]) -> str:
     """The bounds that `option` gave a field, in words; empty for none."""
-    low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
-    return "" if low is None and high is None else _range(low, high)
+    low, high, above, below = (
+        None if bound is None else f"{bound:g}" if isinstance(bound, float) else str(bound)
+        for bound in map(field.metadata.get, BOUNDS)
+    )
+    if low is not None and high is not None:
+        return f"between {low} and {high}"
+    said = {"at least": low, "above": above, "at most": high, "below": below}
+    return " and ".join(f"{words} {bound}" for words, bound in said.items() if bound is not None)
 
 
 def check(instance: Any, prefix: str | None = None) -> None:
-    """Holds every field of a dataclass to its Literal and its bounds.
+    """Holds every field of a dataclass to its Literal and its bounds; numbers of options are finite in float32.
 
     Args:
       instance: the dataclass, in its `__post_init__`.
@@ -127,12 +143,25 @@ def check(instance: Any, prefix: str | None = None) -> None:
         choices = choices_of(hints[field.name])
         if choices and value not in choices:
             raise InputError(where, unknown_word("", value, choices))
-        low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
-        if value is None or (low is None and high is None):
+        if value is None or _FINITE not in field.metadata:
             continue
-        each = value if isinstance(value, tuple | list) else (value,)
-        if not all((low is None or v >= low) and (high is None or v <= high) for v in each):
-            raise InputError(where, f" = {value!r} must be {_range(low, high)}")
+        low, high, above, below = map(field.metadata.get, BOUNDS)
+        for v in _each(value):
+            if isinstance(v, Integral) and abs(v) >= 2**63:
+                raise InputError(where, f" = {value!r} must be a number of 64 bits")
+            single = ctypes.c_float(float(v)).value if isinstance(v, Real) else v
+            inside = (low is None or v >= low) and (high is None or v <= high)
+            if not (inside and (above is None or single > above) and (below is None or single < below)):
+                made = f" (float32 makes it {single:g})" if single != v and single in (above, below) else ""
+                raise InputError(where, f" = {value!r} must be {bounds_of(field)}{made}")
+            if isinstance(v, Real) and not (math.isfinite(single) or (v == v and not field.metadata[_FINITE])):
+                raise InputError(where, f" = {value!r} must be finite, as a float32")
+
+
+def _each(value: Any) -> list[Any]:
+    """The values in sequences and mappings."""
+    inner = list(value.values()) if isinstance(value, Mapping) else value
+    return [v for each in inner for v in _each(each)] if isinstance(inner, tuple | list) else [value]
 
 
 def field_of(instance: Any, name: str, prefix: str | None = None) -> Field:
@@ -269,7 +298,8 @@ def _define(
 ) -> flags.FlagHolder[Any]:
     """One flag; the default of what `parse` reads is shown as text and never parsed."""
     default, plain = default_of(field), _without_none(hint)
-    low, high = field.metadata.get(_LOW), field.metadata.get(_HIGH)
+    low, high, above, below = map(field.metadata.get, BOUNDS)
+    low, high = low if above is None else above, high if below is None else below
     rest: dict[str, Any] = {"flag_values": flag_values}
     if _is_collection(plain):
         if field.metadata.get(_PARSE) is None:
@@ -348,13 +378,6 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 
 def _whole(bound: float | None) -> int | None:
     return None if bound is None else int(bound)
-
-
-def _range(low: float | None, high: float | None) -> str:
-    least, most = (f"{bound:g}" if isinstance(bound, float) else str(bound) for bound in (low, high))
-    if low is None:
-        return f"at most {most}"
-    return f"at least {least}" if high is None else f"between {least} and {most}"
 
 
 EXPONENTS = {"k": "e3", "M": "e6", "B": "e9"}

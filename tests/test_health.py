@@ -67,6 +67,8 @@ def test_exit_codes():
         done = mains.run("isocompute_jax.health", flags)
         return done.returncode, done.stderr
 
+    for wrong in ("nan", "inf"):  # absl's own bounds let both pass
+        assert probe(f"--timeout_s={wrong}") == (2, f"error: --timeout_s={wrong}: give a finite number\n")
     with server(NOT_SERVING) as address:
         assert probe(f"--address={address}") == (1, f"error: {address}: NOT_SERVING\n")
         assert probe(f"--address={address}", "--answers") == (0, "")

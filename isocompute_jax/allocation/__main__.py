@@ -52,7 +52,7 @@ class Deal:
     most: int = option(0, "Rollouts that a problem gets at most; 0 for no limit.", low=0)
     attempts: int = option(32, "Rollouts by which each rate is known.", low=0)
     steps: int = option(2048, "Steps to simulate.", low=1)
-    seed: int = option(0, "Of the simulation.")
+    seed: int = option(0, "Of the simulation.", low=0)
 
     def __post_init__(self) -> None:
         check(self, "--")

@@ -103,7 +103,7 @@ class ScheduleConfig:
         "(optimizer.lr_scaling_exponent) holds at every size.",
     )
     final_rate: float = option(0.1, "Factor at max_compute, of cosine, linear and wsd.", low=0, high=1)
-    decay_share: float = option(0.2, "Share of max_compute over which wsd falls, above 0.", low=0, high=1)
+    decay_share: float = option(0.2, "Share of max_compute over which wsd falls.", above=0, high=1)
     per_problem: Policy = option(
         "uniform",
         "Who gets how many of a step's rollouts, n of each problem on average: uniform; by what is known of its rate, "
@@ -133,8 +133,6 @@ class ScheduleConfig:
                     "as 1@0,0.3@8192",
                 )
             assert self._rate_factors is not None  # read now, for its faults
-        if not self.decay_share > 0:
-            raise InputError(field_of(self, "decay_share"), f" = {self.decay_share} must be above 0")
 
     @property
     def kind(self) -> Kind:

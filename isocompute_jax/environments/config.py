@@ -54,7 +54,7 @@ class EnvironmentConfig:
         flag=None,
     )
     deadline_s: float = option(
-        30.0, "Longest time of one step of an environment, in seconds; then the rollout has failed.", flag=None
+        30.0, "Longest time of an environment's step, in seconds; then the rollout has failed.", above=0, flag=None
     )
     workers: int = option(
         0,
@@ -73,8 +73,6 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.deadline_s > 0:
-            raise InputError(field_of(self, "deadline_s"), f" = {self.deadline_s} must be above 0")
         if wrong := next((text for text in self.stop if text[:1] + text[-1:] in ("[]", "()")), ""):
             raise InputError(
                 field_of(self, "stop"), f""" has {wrong!r} as one text: write several as '["=", "</move>"]'"""

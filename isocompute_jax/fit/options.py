@@ -56,7 +56,7 @@ class AnalysisOptions:
 
     read: ReadOptions = option(help="How inputs are read.", default_factory=ReadOptions, flag=None)
     budgets: tuple[float, ...] = option(
-        (), "Compute to answer for, e.g. --budget=1e6,4M; without it the end of the data.", flag="budget", parse=numbers
+        (), "Compute to answer for, as 1e6,4M; without it the end of the data.", above=0, flag="budget", parse=numbers
     )
     next: int = option(
         0,
@@ -72,20 +72,18 @@ class AnalysisOptions:
         parse=named_numbers,
     )
     window: tuple[float, float] | None = option(
-        None, "Least and largest compute that curves are fitted to: --window=1500,50000.", parse=pair
+        None, "Least and largest compute that curves are fitted to: --window=1500,50000.", finite=False, parse=pair
     )
     bin_width: float = option(
-        0.0, "Width of the bins in which a record-breaking evaluation must be a new high, a share of the range; 0: any."
+        0.0,
+        "Width of the bins in which a record-breaking evaluation must be a new high, a share of the range; 0: any.",
+        low=0,
+        below=1,
     )
     grid: Grid | None = option(None, "Run ScaleRL's grid procedure too: A from:to:by, as 0.45:0.8:0.005.", parse=_grid)
 
     def __post_init__(self) -> None:
         check(self, "--")
-        if not 0 <= self.bin_width < 1:
-            raise InputError(f"--bin_width={self.bin_width} must lie in [0, 1), a share of the reward range")
-        for budget in self.budgets:
-            if not (math.isfinite(budget) and budget > 0):
-                raise InputError(f"--budget={budget:g} must be above 0")
         if not math.isfinite(self.read.reward_range[0] + self.read.reward_range[1]):
             raise InputError("--reward_range must be finite for learning curves: rewards are counted as shares of it")
         _ = self.fit

@@ -63,7 +63,11 @@ class LossConfig:
         low=0,
     )
     clip_high: float = option(
-        0.2, "The ratio is clipped above 1 + clip_high. Of DPPO, the divergence where the advantage is positive.", low=0
+        0.2,
+        "The ratio is clipped above 1 + clip_high; infinite for not at all. Of DPPO, the divergence where the "
+        "advantage is positive.",
+        low=0,
+        finite=False,
     )
     dual_clip: float = option(
         0.0,
@@ -83,7 +87,10 @@ class LossConfig:
     )
     correction_low: float = option(0.5, "Lower end of the kept range in mode mask.", low=0)
     correction_high: float = option(
-        2.0, "The cap of truncate, the upper end of mask, the most that kpop lets a token diverge (0.1).", low=0
+        2.0,
+        "The cap of truncate, the upper end of mask, the most that kpop lets a token diverge (0.1); infinite for none.",
+        above=0,
+        finite=False,
     )
     kl_coef: float = option(0.0, "Weight of the KL penalty towards the reference policy; 0 needs no reference.", low=0)
     kl_estimator: losses.KLEstimator = option("k2", "Estimator of the KL penalty: k1, k2 or k3.")

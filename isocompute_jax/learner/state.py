@@ -22,8 +22,7 @@ from isocompute_jax.model import (
     adapter_shardings,
     param_shardings,
 )
-from isocompute_jax.options import check, described, field_of, option
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.options import check, described, option
 
 Moments = Literal["float32", "bfloat16", "host"]
 HOST = "pinned_host"
@@ -35,17 +34,17 @@ HOST = "pinned_host"
 class OptimizerConfig:
     """AdamW (arXiv 1711.05101) and its learning-rate rule (arXiv 2603.12151)."""
 
-    base_lr: float = option(1e-6, "Learning rate at `base_batch` rollouts per step, above 0.")
+    base_lr: float = option(1e-6, "Learning rate at `base_batch` rollouts per step.", above=0)
     base_batch: int = option(1024, "Rollouts per step at which the learning rate is `base_lr`.", low=1)
     lr_scaling_exponent: float = option(
-        0.5, "Learning rate = base_lr x (B / base_batch)^exponent: 0.5 square root, 0 constant, 1 linear."
+        0.5, "The rate is base_lr x (B / base_batch)^exponent: 0.5 square root, 0 constant, 1 linear.", low=0, high=2
     )
     warmup_steps: int = option(10, "Linear warm-up, in steps.", low=0)
-    b1: float = option(0.9, "Decay of the first moment.", low=0, high=1)
-    b2: float = option(0.999, "Decay of the second moment.", low=0, high=1)
-    eps: float = option(1e-8, "Added to the root of the second moment.", low=0)
+    b1: float = option(0.9, "Decay of the first moment.", low=0, below=1)
+    b2: float = option(0.999, "Decay of the second moment.", low=0, below=1)
+    eps: float = option(1e-8, "Added to the root of the second moment.", above=0)
     weight_decay: float = option(0.0, "Decoupled weight decay.", low=0)
-    clip_norm: float = option(1.0, "Global norm above which gradients are scaled down, above 0.")
+    clip_norm: float = option(1.0, "Global norm above which gradients are scaled down.", above=0)
     moments: Moments = option(
         "float32",
         "How Adam's moments are kept between steps: float32; bfloat16, half the memory, the second rounded at random "
@@ -55,10 +54,6 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        for name in ("base_lr", "clip_norm"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise InputError(field_of(self, name), f" = {value} must be above 0")
 
 
 @flax.struct.dataclass

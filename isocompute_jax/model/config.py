@@ -58,7 +58,7 @@ class RopeScaling:
 
     factor: float = option(help="Wavelengths grow by it.", low=1)
     low_frequency: float = option(help="Turns within `original_positions` below which a wavelength is long.", low=0)
-    high_frequency: float = option(help="Turns within `original_positions` above which it is short.", low=0)
+    high_frequency: float = option(help="Turns within `original_positions` above which it is short.", above=0)
     original_positions: int = option(help="Longest sequence before stretching.", low=1)
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class LoraConfig:
     """
 
     rank: int = option(0, "r, columns of A and rows of B; 0 for no adapters: all weights are trained.", low=0)
-    alpha: float = option(32.0, "A B is scaled by alpha / r; above 0.")
+    alpha: float = option(32.0, "A B is scaled by alpha / r.", above=0)
     targets: str = option(
         ALL,
         "Matrices that get adapters, by the names of their Hugging Face modules, comma-separated (q_proj, k_proj, "
@@ -49,8 +49,6 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.alpha > 0:
-            raise InputError(field_of(self, "alpha"), f" = {self.alpha} must be above 0")
         for name, default in (("targets", ALL), ("start", ""), ("served", False)):
             if not self.rank and getattr(self, name) != default:
                 what = f" = {getattr(self, name)!r} says something of adapters, and there are none without a "

@@ -42,7 +42,7 @@ class PilotConfig:
     samples: int = option(16, "Rollouts of each problem that is measured.", low=4)
     problems_per_batch: int = option(8, "B_problem of the run; as many as there are if they are fewer.", low=2)
     rates: tuple[float, ...] = option(
-        (), "Learning rates to test, rising; left out, a quarter to 16 times what is usual for the model's size.", low=0
+        (), "Learning rates to test, rising; left out, a quarter to 16 times the usual for the model's size.", above=0
     )
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class PilotConfig:
             raise InputError("--budget is missing: say how many rollouts the run may take, such as --budget=131072")
         if self.rollouts > self.budget:
             raise InputError(f"--rollouts={self.rollouts} is more than the run that is planned, --budget={self.budget}")
-        if self.rates and (sorted(set(self.rates)) != list(self.rates) or min(self.rates) <= 0):
+        if self.rates and sorted(set(self.rates)) != list(self.rates):
             raise InputError(f"--rates={','.join(map(str, self.rates))}: give rates above 0 that rise")
 
     @property

@@ -46,8 +46,10 @@ class BaseModelConfig:
     batch_size: int = option(256, "Demonstrations per step, each sampled anew from the teacher.", low=1)
     peak_lr: float = option(3e-3, "Learning rate after warm-up; cosine decay to zero.", low=0)
     warmup_steps: int = option(100, "Linear warm-up, in steps.", low=0)
-    seed: int = option(0, "Seeds the problems, the data and the initial weights.")
-    teacher_seed: int = option(4, "Seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.")
+    seed: int = option(0, "Seeds the problems, the data and the initial weights.", low=0)
+    teacher_seed: int = option(
+        4, "Seeds the teacher's errors; 4 is one whose problems spread well over Easy and Hard.", low=0
+    )
     max_prompt_tokens: int = option(9, "Compiled prompt length.", low=1)
     max_tokens: int = option(9, "Compiled answer length, end-of-sequence token included.", low=1)
     width: int = option(1, "Heads, embeddings and hidden units, in those of the embedded model.", low=1)

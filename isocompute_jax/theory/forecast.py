@@ -66,7 +66,7 @@ class Question:
     advantage_scale: AdvantageScale = option("group_std", "As in the run config.")
     baseline: Baseline = option("group_mean", "As in the run config.")
     zero_variance_groups: Literal["drop", "keep"] = option("drop", "Whether groups without signal leave the mean.")
-    clip_norm: float = option(1.0, "Of the gradient.", low=0)
+    clip_norm: float = option(1.0, "Of the gradient.", above=0)
     metric: Literal["avg", "best", "worst"] = option("avg", "What is to be best: avg@k, best@k or worst@k.")
     k: int = option(4, "k of the metric.", low=1)
     points: int = option(13, "Budgets that are compared, log-spaced, up to the largest.", low=2)

@@ -56,7 +56,7 @@ class Constants:
     own: float = option(0.75, "Energy of an answer's own features, in units of a skill's.", low=0)
     own_features: int = option(256, "How many there are: what can be learned by heart.", low=1)
     wording: float = option(2.35, "Noise of a rollout's words in its gradient, in units of a skill's.", low=0)
-    slip: float = option(0.003, "Share of rollouts that fail for no skill's reason.", low=0)
+    slip: float = option(0.003, "Share of rollouts that fail for no skill's reason.", low=0, high=1)
     gain: float = option(1320.0, "Adam's step of every weight, in units of the learning rate.", low=0)
 
     def __post_init__(self) -> None:

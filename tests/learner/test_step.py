@@ -205,7 +205,7 @@ def test_the_optimizer_state_is_that_of_its_parts():
     [
         (lambda: learner.OptimizerConfig(base_lr=0.0), "OptimizerConfig.base_lr = 0.0 must be above 0"),
         (lambda: learner.OptimizerConfig(clip_norm=float("nan")), "OptimizerConfig.clip_norm = nan must be above 0"),
-        (lambda: learner.OptimizerConfig(b1=1.5), "OptimizerConfig.b1 = 1.5 must be between 0 and 1"),
+        (lambda: learner.OptimizerConfig(b1=1.5), "OptimizerConfig.b1 = 1.5 must be at least 0 and below 1"),
         (lambda: learner.LossConfig(clip_low=-0.1), "LossConfig.clip_low = -0.1 must be at least 0"),
         (lambda: learner.LossConfig(chunk_tokens=0), "LossConfig.chunk_tokens = 0 must be at least 1"),
     ],

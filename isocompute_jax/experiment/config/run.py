@@ -172,8 +172,8 @@ class AgreementConfig(Group):
     """
 
     every: int = option(50, "Updates between two checks; 0 for none at all.", low=0)
-    warn: float = option(0.02, "Mean absolute difference, in nats per token, above which the run warns.")
-    stop: float = option(0.2, "The same, above which the run ends.")
+    warn: float = option(0.02, "Mean absolute difference, in nats per token, above which the run warns.", low=0)
+    stop: float = option(0.2, "The same, above which the run ends.", low=0)
     problems: int = option(16, "Training problems that are sampled (the first ones).", low=1)
     samples: int = option(4, "Completions of each.", low=1)
 

@@ -86,8 +86,10 @@ class ToolConfig(Group):
 class SamplingConfig(Group):
     """How completions are sampled, in training and in evaluation."""
 
-    temperature: float = option(1.0, "Sampling temperature, above 0.")
-    top_p: float = option(1.0, "Nucleus size; below 1 training needs top_k, which bounds what a nucleus may hold.")
+    temperature: float = option(1.0, "Sampling temperature.", above=0)
+    top_p: float = option(
+        1.0, "Nucleus size; below 1 training needs top_k, which bounds what a nucleus may hold.", above=0, high=1
+    )
     max_prompt_tokens: int = option(
         9, "Longest prompt, in tokens; a longer one is an error. The default is the embedded task's.", low=1
     )
@@ -112,11 +114,6 @@ class SamplingConfig(Group):
         low=0,
         later=True,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(field_of(self, "temperature"), f" = {self.temperature} must be above 0")
 
 
 @described
@@ -254,7 +251,7 @@ class CurriculumConfig(Group):
         "problems of each that were drawn last, p being their rate of success (see experiment/problem_stream.py).",
     )
     weights: dict[str, float] = option(
-        default_factory=dict, help="Name -> weight of each of `train_sets`; empty: their numbers of problems."
+        default_factory=dict, help="Name -> weight of each of `train_sets`; empty: their numbers of problems.", above=0
     )
 
     @property
@@ -287,10 +284,6 @@ class CurriculumConfig(Group):
                 f" names {sorted(self.weights)}, ",
                 field_of(self, "train_sets"),
                 f" {sorted(self.train_sets)}: name the same sets, or give no weights",
-            )
-        if self.weights and not all(weight > 0 for weight in self.weights.values()):
-            raise InputError(
-                field_of(self, "weights"), f" = {self.weights}: each must be above 0; leave a set out to skip it"
             )
         if self.weights and self.weighting == "adaptive":
             raise InputError(

@@ -35,13 +35,15 @@ class LawOptions:
     )
     metric: str = option("avg@4", "Column that is read.", flag=None)
     eval_set: str = option("validation", "Evaluation set whose rows are used.", flag=None)
-    reward_range: tuple[float, float] = option((0.0, 1.0), "Of the metric; 1 - metric is a share of it.", flag=None)
+    reward_range: tuple[float, float] = option((0.0, 1.0), "1 - metric is a share of it.", finite=False, flag=None)
     budgets: tuple[float, ...] = option((), "C = 6 N D, to divide by chinchilla.", low=1.0, flag=None)
     resamples: int = option(200, "Fits to noise drawn anew, behind the intervals.", low=0, flag=None)
     seed: int = option(0, "Seed of what is drawn.", low=0, flag=None)
 
     def __post_init__(self) -> None:
         check(self, "--")
+        if not -math.inf < self.reward_range[0] < self.reward_range[1]:
+            raise InputError(f"--reward_range = {self.reward_range} must be two numbers, the lower one first")
 
     @property
     def is_loss(self) -> bool:

@@ -62,6 +62,7 @@ class ReadOptions:
         (0.0, 1.0),
         "Least and largest possible reward, e.g. -1,1; a reward outside is reported and left out, and a file with more "
         "than 5% of them is refused. The upper end may be infinite for a loss.",
+        finite=False,
         parse=pair,
     )
     run_pattern: str = option(
@@ -80,7 +81,7 @@ class ReadOptions:
             raise InputError("--metric is empty; name the column that holds the reward")
         check(self, "--")
         low, high = self.reward_range
-        if not low < high:
+        if not -math.inf < low < high:
             raise InputError(f"--reward_range={low:g},{high:g} must be two numbers, the lower one first")
         self._check_pattern()
         for name, value in self.constants.items():

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from isocompute_jax.options import check, described, field_of, option
+from isocompute_jax.options import check, described, option
 from isocompute_jax.records.errors import CONFIG, InputError, RunError
 from isocompute_jax.records.rollout import Problem, RolloutGroup
 from isocompute_jax.records.tokens import check_url
@@ -66,7 +66,7 @@ class RewardConfig:
         flag="reward_on_failure",
     )
     deadline_s: float = option(
-        30.0, "Longest time of one call of a grader, in seconds; then it is killed.", flag="reward_deadline_s"
+        30.0, "Longest call of a grader, in seconds; then it is killed.", above=0, flag="reward_deadline_s"
     )
     workers: int = option(
         0,
@@ -110,8 +110,6 @@ class RewardConfig:
             for address in name.split(","):
                 if "://" in address:
                     check_url(address.strip(), str(CONFIG.reward.function))
-        if not self.deadline_s > 0:
-            raise InputError(field_of(self, "deadline_s"), f" = {self.deadline_s} must be above 0")
 
     def name_for(self, task: str) -> str:
         """The name of the grader of a task's problems.

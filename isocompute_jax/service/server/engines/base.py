@@ -56,7 +56,7 @@ class VllmSettings(EngineSettings):
     tensor_parallel: int = option(1, "vllm: devices that share one replica's weights.", low=1)
     data_parallel: int = option(1, "vllm: replicas.", low=1)
     gpu_memory_utilization: float | None = option(
-        None, "vllm: share of each GPU's memory that it may take; its default if absent.", low=0, high=1
+        None, "vllm: share of each GPU's memory that it may take; its default if absent.", above=0, high=1
     )
 
 
