@@ -174,7 +174,7 @@ def build(
     trained = params if lora is None else first_adapters(config, shape, params, programs.shardings)
     first = learner.init_state(trained, programs.optimizer, programs.shardings)
     retention = Retention(keep_last=config.checkpoints.keep_last, keep_best=config.checkpoints.keep_best)
-    teacher = teacher_of(config, inputs)
+    teacher = teacher_of(config, inputs, team)
     checkpointer = Checkpointer(path / run_files.CHECKPOINTS, first, retention=retention, decide=team.broadcast)
     sampler = make_sampler(
         config,

@@ -96,7 +96,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
         old = [parts.score(parts.weights(state), tokens) for tokens in first]
     if parts.teacher is not None:
         parts.team.arrive()
-        said = [parts.teacher(tokens, groups, part, lay_out) for tokens, part in zip(first, dealt[0], strict=True)]
+        said = parts.teacher(first, groups, dealt[0], lay_out)
         first = [dataclasses.replace(tokens, reference_logprobs=x) for tokens, x in zip(first, said, strict=True)]
     if config.loss.in_reward:
         distance, metrics = reward_penalties(parts, first, old, there)

@@ -67,7 +67,7 @@ class GgufFile:
     def number(self, name: str, default: Any = None, *, kind: Any = int) -> Any:
         """As `field`, of one that is a number above 0, the same for all layers where it has one for each."""
         found = self.field(name, default)
-        each = found if isinstance(found, list) and found else [found]
+        each: list[Any] = found if isinstance(found, list) and found else [found]
         if any(other != each[0] for other in each) or not (isinstance(each[0], kind) and each[0] > 0):
             name = name.replace("*", self.field("general.architecture"))
             what = "a whole number" if kind is int else "a number"

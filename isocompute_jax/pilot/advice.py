@@ -273,8 +273,9 @@ def _rates(found: Findings) -> Iterator[str]:
         mark = "  candidate" if trial.rate in tested.choice.candidates else ""
         if trial.rate == tested.choice.edge:
             mark = f"  broken: {tested.choice.why}"
+        kl = "-" if math.isnan(trial.kl) else f"{trial.kl:.2g}"
         yield (
-            f"  {trial.rate:8.3g}    {trial.reward:.3f}  {trial.error:.3f}  {trial.kl:8.2g}  "
+            f"  {trial.rate:8.3g}    {trial.reward:.3f}  {trial.error:.3f}  {kl:>8}  "
             f"x{trial.gradient_norm:<7.2g}  x{trial.entropy:<5.2f}  {trial.felt:6}{mark}"
         )
     if tested.choice.felt:

@@ -5,10 +5,10 @@ gradients; its rollouts give the noise of the gradient too. The forks go upwards
 that breaks. The rule, over trials in rising order of rate:
 
 - A trial **breaks** if its numbers are no longer finite; or the policy leaves the base model by more than `MOST_KL`
-  nats a token with each update, the mean of its second half; or at its end entropy is below 1 / `COLLAPSED` or above
-  `EXPLODED` times the base model's; or its gradient norm, the median of its second half, is above `STEEP` times the
-  base model's; or its reward, the mean of its second half, lies more than `WORSE` standard errors below that of a
-  smaller rate.
+  nats a token with each update, the mean of its second half (with a teacher nobody knows); or at its end entropy is
+  below 1 / `COLLAPSED` or above `EXPLODED` times the base model's; or its gradient norm, the median of its second half,
+  is above `STEEP` times the base model's; or its reward, the mean of its second half, lies more than `WORSE` standard
+  errors below that of a smaller rate.
 - The rate of the first that breaks is the **edge**. Candidates are the rates at most edge / `ROOM`, since a run is far
   longer than a trial, and what does not break in ten steps may in a thousand; all rates where nothing broke; the
   smallest where none is so small.
@@ -61,7 +61,7 @@ class Trial:
     rate: float
     reward: float  # mean of the second half of its steps
     error: float  # its standard error
-    kl: float  # nats a token from the base model, over the updates that led there; likewise
+    kl: float  # nats a token from the base model, over the updates that led there; likewise. NaN with a teacher
     gradient_norm: float  # median of the second half, in multiples of the base model's
     entropy: float  # at the end, in multiples of the base model's
     felt: int  # updates before its last step that had a group with a signal
@@ -254,6 +254,8 @@ def run_test(config: RunConfig, plan: TestPlan, directory: pathlib.Path) -> Test
             LOG.info("%s", error)
             diverged = True
         lines = run_files.read_lines(path / run_files.METRICS)[plan.start :]
+        if config.teacher:  # `kl` is the distance to it, and that to the base model is not known
+            lines = [line | {"kl": math.nan} for line in lines]
         shutil.rmtree(path / run_files.CHECKPOINTS, ignore_errors=True)
         shutil.rmtree(path / "model", ignore_errors=True)
         booked += plan.batch * (len(lines) + diverged)

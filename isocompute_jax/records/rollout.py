@@ -13,6 +13,9 @@ import numpy as np
 from isocompute_jax.records.errors import InputError
 
 FinishReason = Literal["stop", "length"]
+LOWEST, ROUNDING = -104.0, 1e-4
+"""Log-probabilities of drawn tokens lie between: float32 has no smaller probability, and rounds logits of up to a
+thousand by less."""
 
 
 Message = Mapping[str, Any]

@@ -5,17 +5,24 @@ import functools
 import http.server
 import json
 import threading
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isocompute_jax import model, tasks
-from isocompute_jax.experiment import loop
+from isocompute_jax.distributed import alone
+from isocompute_jax.experiment import loop, teacher, workdir
 from isocompute_jax.experiment.config import EvaluationConfig, MeshConfig, PackingConfig
+from isocompute_jax.experiment.teacher import ServedTeacher, logprobs_of
 from isocompute_jax.learner import LossConfig
-from isocompute_jax.records.errors import InputError, RunError
+from isocompute_jax.records.errors import InputError, Interrupted, RunError
+from isocompute_jax.records.rollout import Completion, RolloutGroup
+from tests.distributed.company import Company
 from tests.experiment.builders import MODEL, log_lines, make_inputs
 from tests.model.tiny import random_params
 
@@ -124,13 +131,20 @@ class Said(http.server.BaseHTTPRequestHandler):
     """vLLM's completions endpoint, as far as a teacher asks it: every token of a prompt is as likely as its id says."""
 
     broken = False
+    asked = 0
+    first: ClassVar[list] = []
+    """Before that: statuses, or what it says in place of each log-probability."""
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert asked["prompt_logprobs"] == 0 and asked["temperature"] == 1.0 and self.path == "/v1/completions"
+        Said.asked += 1
+        odd = self.first.pop() if self.first else 200
         said = [None, *({str(token): {"logprob": -token / 10, "rank": 1}} for token in asked["prompt"][1:])]
+        if not isinstance(odd, int):
+            said[1:] = [{token: {"logprob": odd} for token in each} for each in said[1:]]
         body = json.dumps({"choices": [{"text": "", "prompt_logprobs": None if self.broken else said}]}).encode()
-        self.send_response(200)
+        self.send_response(odd if isinstance(odd, int) else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -150,7 +164,7 @@ def served():
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
-    Said.broken = False
+    Said.broken, Said.asked, Said.first = False, 0, []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +186,89 @@ def test_a_served_teacher_that_says_nothing_ends_the_run(distilled, served, tmp_
     with pytest.raises(RunError, match=r"config.teacher = 'http://.*does not say the log-probabilities of a rollout"):
         loop.train(dataclasses.replace(distilled, teacher=served), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()  # it is tried first
+
+
+def test_a_served_teacher_is_asked_once_of_each_rollout(distilled, served, tmp_path):
+    """However many mini-batches the batch is dealt to; and once at the start, whether it answers."""
+    recipe = dataclasses.replace(distilled.recipe, minibatches=4)
+    loop.train(dataclasses.replace(distilled, teacher=served, recipe=recipe, max_compute=64), tmp_path / "run")
+    assert log_lines(tmp_path / "run", "metrics.jsonl")[0]["updates"] == 4 and Said.asked == 1 + 64
+
+
+def groups_of(*sizes):
+    tokens = np.array([5, 6, 7], np.int32)
+    drawn = Completion.drawn(tokens, np.zeros(3, np.float32), np.zeros(3, np.int32), "stop")
+    return [RolloutGroup(f"p{i}", 0, np.array([3, 4], np.int32), (drawn,) * size) for i, size in enumerate(sizes)]
+
+
+def says_minus_a_tenth_of_each_id(groups):
+    return all(
+        each.logprobs.tolist() == pytest.approx([-0.5, -0.6, -0.7]) for group in groups for each in group.completions
+    )
+
+
+@pytest.mark.parametrize("first", [[503], [429, 503, 500], [float("nan"), float("inf"), -9999.0, 0.5], ["x", None]])
+def test_a_served_teacher_is_asked_again(served, monkeypatch, caplog, first):
+    """After an answer that it is away, and after one that cannot be."""
+    monkeypatch.setattr(teacher, "RETRY_S", 0.01)
+    Said.first = list(first)
+    assert says_minus_a_tenth_of_each_id(ServedTeacher(served, alone(), wait_s=60.0).taught(groups_of(3, 2)))
+    assert Said.asked == 5 + len(first) and f"config.teacher = '{served}' does not say" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "asked"),
+    [
+        (503, "problem 'p0' .*answered 503", None),
+        (400, "problem 'p0' .*answered 400", 1),
+        (float("nan"), "problem 'p0' .token 1 of 5 has the log-probability nan", 5),
+    ],
+)
+def test_a_served_teacher_that_does_not_come_back_ends_the_run(served, monkeypatch, answer, message, asked):
+    monkeypatch.setattr(teacher, "RETRY_S", 0.01)
+    Said.first = [answer] * 1000
+    with pytest.raises(RunError, match=f"config.teacher = '{served}' does not say .*{message}"):
+        ServedTeacher(served, alone(), wait_s=0.1).taught(groups_of(1))
+    assert Said.asked == asked or (asked is None and Said.asked > 1)
+
+
+def test_a_user_ends_a_run_whose_teacher_is_away(served):
+    Said.first = [503] * 1000
+    team = alone()
+    team.raise_flag_if(lambda: True)
+    with pytest.raises(Interrupted):
+        ServedTeacher(served, team, wait_s=60.0).taught(groups_of(1))
+
+
+def test_one_process_asks_for_all(served):
+    company = Company(2, records=workdir.RECORDS)
+    try:
+        found = company.all(lambda team: ServedTeacher(served, team, wait_s=60.0).taught(groups_of(3)))
+    finally:
+        company.close()
+    assert all(says_minus_a_tenth_of_each_id(groups) for groups in found) and Said.asked == 3
+
+
+NUMBERS = (
+    st.floats()
+    | st.integers(-(10**400), 10**400)
+    | st.sampled_from([0.0, 1e-7, 1e-3, -9999.0, None, "x", [], {}, True])
+)
+
+
+@given(st.lists(NUMBERS | st.floats(-30, 0), min_size=4, max_size=4), st.integers(0, 2))
+def test_every_number_of_a_teacher_is_right_or_refused(numbers, more):
+    """Tokens of a prompt and its completion; in the place of the first there is nothing."""
+    said = [None, *({str(token): {"logprob": number}} for token, number in zip([4, 5, 6, 7], numbers, strict=True))]
+    try:
+        found = logprobs_of({"choices": [{"prompt_logprobs": said[: 5 - more]}]}, [3, 4, 5, 6, 7])
+    except teacher.WRONG:
+        assert more or any(type(x) not in (float, int, bool) or not -9999 < x <= 1e-4 for x in numbers)
+        return
+    assert not more and found.dtype == np.float32
+    assert all(-9999 < x <= 1e-4 for x in found.tolist()) and found.tolist() == pytest.approx(
+        [float(x) for x in numbers]
+    )
 
 
 @pytest.mark.parametrize(

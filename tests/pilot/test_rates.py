@@ -1,11 +1,19 @@
 """The rule that takes a rate, on trials that are made up."""
 
 import dataclasses
+import json
 import math
+import types
+from typing import Any
 
 import pytest
 
+from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.learner import LossConfig
+from isocompute_jax.pilot import rates
+from isocompute_jax.pilot.advice import _rates
 from isocompute_jax.pilot.rates import MOST_STEPS, Trial, broken, choose, least_rollouts, plan_test, trial_of, usual_of
+from isocompute_jax.records import run_files
 
 RATES = (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
 USUAL = 3e-4
@@ -105,3 +113,22 @@ def test_a_trial_is_its_second_half_beside_the_run_that_was_forked():
     assert (found.kl, found.gradient_norm, found.felt) == pytest.approx((0.2 / 1 / 2 + 0.9 / 2 / 2, 2.0, 3))
     assert trial_of(1e-3, [silent] * 4, start, 50, diverged=False).felt == 0
     assert trial_of(1e-3, [], start, 50, diverged=True).diverged
+
+
+def test_the_distance_to_a_teacher_is_not_that_to_the_base_model(tmp_path, monkeypatch):
+    """It is large from the first step on, whatever the rate: no trial breaks by it, and the screen does not show it."""
+
+    def train(config, path):
+        path.mkdir(parents=True)
+        line = {"reward": 0.3, "zero_variance_share": 0.5, "kl": 0.7, "gradient_norm": 1.0, "sampler_entropy": 0.5}
+        made = [line | {"compute": 8 * i, "phase_s": {"sampling": 1.0}} for i in range(1, config.max_compute // 8 + 1)]
+        (path / run_files.METRICS).write_text("".join(json.dumps(each) + "\n" for each in made))
+
+    monkeypatch.setattr(rates, "train", train)
+    plan, config = rates.TestPlan(4, 2, 4, 8, (1e-3, 2e-3)), RunConfig(loss=LossConfig(kl_coef=1.0))
+    plain = rates.run_test(config, plan, tmp_path / "plain")
+    assert "0.13 nats a token from the base model" in plain.choice.why and len(plain.trials) == 1
+    tested = rates.run_test(dataclasses.replace(config, teacher="teacher"), plan, tmp_path / "taught")
+    found: Any = types.SimpleNamespace(tested=tested, noise=None)
+    assert tested.choice.why == "" and len(tested.trials) == 2
+    assert list(_rates(found))[2].split() == ["0.001", "0.300", "0.081", "-", "x1", "x1.00", "7", "candidate"]

@@ -1,6 +1,5 @@
 """A plain vLLM server behind the gateway: what it draws, how it takes weights, and what becomes of a run it dies in."""
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 from isocompute_jax import model
+from isocompute_jax.distributed import alone
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import override
 from isocompute_jax.experiment.teacher import ServedTeacher
@@ -146,7 +146,7 @@ def test_a_served_teacher_says_what_the_learner_computes(stock):
 
     prompt = np.array(SHORT, np.int32)
     groups = [RolloutGroup(str(i), 0, prompt, tuple(drawn(8) for _ in range(3))) for i in range(2)]
-    for group in asyncio.run(ServedTeacher(stock.url).scored(groups)):
+    for group in ServedTeacher(stock.url, alone(), wait_s=0.0).taught(groups):
         tokens, found = (np.stack([getattr(c, name) for c in group.completions]) for name in ("tokens", "logprobs"))
         expected = learner_logprobs(UNTIED, make_params(UNTIED, 0), SHORT, tokens, 1.0)
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)

@@ -65,7 +65,7 @@ class ServiceConfig:
         low=0.001,
     )
     wait_s: float = _place(
-        1800.0, "With every endpoint gone, the run waits so many seconds; then it checkpoints and stops.", low=0
+        1800.0, "With every endpoint, or a served teacher, gone the run waits so long, checkpoints and stops.", low=0
     )
     changes: bool = _place(
         True,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from isocompute_jax.records.requests import SampleRequest
-from isocompute_jax.records.rollout import Completion, FinishReason
+from isocompute_jax.records.rollout import LOWEST, ROUNDING, Completion, FinishReason
 from isocompute_jax.records.tensors import Box, TensorSpec
 from isocompute_jax.service.proto import sampler_pb2 as pb
 
@@ -24,9 +24,6 @@ FINISH_REASONS: dict[FinishReason, pb.FinishReason] = {
 }
 FRAME_BYTES = 16
 """What a completion's tag and length take in the message that holds it, at most."""
-LOWEST, ROUNDING = -104.0, 1e-4
-"""Log-probabilities of drawn tokens lie between: float32 has no smaller probability, and rounds logits of up to a
-thousand by less. (vLLM writes -9999 for minus infinity.)"""
 EXPERT, TOKEN = np.dtype("<i2"), np.dtype("<i4")
 FINISHED: dict[int, FinishReason] = {int(value): reason for reason, value in FINISH_REASONS.items()}
 

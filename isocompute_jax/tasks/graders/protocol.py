@@ -155,6 +155,6 @@ def _number(value: Any, name: str, what: str) -> float:
     scalar = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
     if not isinstance(scalar, numbers.Real):
         raise InvalidRewardError(f"{name} {what} {scalar!r:.80}, a {type(scalar).__name__} and not a number")
-    if not abs(scalar) <= LARGEST:
+    if not -LARGEST <= scalar <= LARGEST:
         raise InvalidRewardError(f"{name} {what} {scalar!s:.80}, which is not finite in float32")
     return float(scalar)

@@ -8,7 +8,7 @@ import pytest
 from isocompute_jax.records.rollout import Problem
 from isocompute_jax.tasks.graders.protocol import Failure
 from isocompute_jax.tasks.graders.registry import Function
-from isocompute_jax.tasks.graders.service import ServiceError
+from isocompute_jax.tasks.json_service import ServiceError
 from tests.tasks import rewards
 
 
