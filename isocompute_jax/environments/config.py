@@ -33,7 +33,11 @@ class EnvironmentConfig:
         64, "Longest turn of the policy, in tokens; what is cut there is answered too.", low=1, flag=None
     )
     observation_tokens: int = option(
-        256, "Longest observation, in tokens; of a longer one the end is left out, which is counted.", low=1, flag=None
+        256,
+        "Longest observation, in tokens, with what a chat template writes around it; of a longer one the end of the "
+        "text is left out, which is counted.",
+        low=1,
+        flag=None,
     )
     stop: tuple[str, ...] = option(
         (),

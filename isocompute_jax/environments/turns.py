@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
@@ -137,17 +138,16 @@ class EnvironmentTurns:
 
         One whose environment did not begin draws a token: a rollout without any is none.
         """
-        wholes = [
-            request.prompt_tokens
-            if isinstance(step, Failure) or step.observation is None
-            else self._prompts.begun(self._problem_of(request), step.observation)
-            for step in steps
-        ]
+        problem, most = self._problem_of(request), min(self._config.observation_tokens, self._max_tokens - 1)
+        said = [None if isinstance(step, Failure) else step.observation for step in steps]
+        write = functools.partial(self._prompts.begun, problem)
+        uncut = [request.prompt_tokens if text is None else write(text) for text in said]
+        most += min(_common(uncut), self._max_prompt_tokens)
+        wholes = [self._within(ids, most, text, write) for ids, text in zip(uncut, said, strict=True)]
         common = min(_common(wholes), self._max_prompt_tokens)
         answers = []
-        for whole, step in zip(wholes, steps, strict=True):
-            context, cut = self._within(whole[common:])
-            context = context[: self._max_tokens - 1]
+        for whole, before, step in zip(wholes, uncut, steps, strict=True):
+            context, cut = whole[common:][: self._max_tokens - 1], whole is not before
             if isinstance(step, Failure):
                 answers.append(Answer(Episode((len(context),), failure=failed(step)), Turn(context, 1)))
                 continue
@@ -175,8 +175,10 @@ class EnvironmentTurns:
         room = self._max_tokens - end - 1
         if len(episode.ends) < self._config.turns and room > 0:
             turn = completion.tokens[before.begins[-1] :].tolist()
-            observed = self._prompts.observation(self._problem_of(request), step.observation or "", turn)
-            context, cut = self._within(observed)
+            write = functools.partial(self._prompts.observation, self._problem_of(request), turn=turn)
+            observed = write(step.observation or "")
+            context = self._within(observed, self._config.observation_tokens, step.observation, write)
+            cut = context is not observed
             if len(context) <= room:
                 metrics = {**episode.metrics, CUT: episode.metrics.get(CUT, 0.0) + cut} if cut else episode.metrics
                 begins = (*episode.begins, end + len(context))
@@ -185,10 +187,12 @@ class EnvironmentTurns:
         self._runner.end(name_of(request, rollout))
         return Answer(episode, None)
 
-    def _within(self, context: np.ndarray) -> tuple[np.ndarray, bool]:
-        """The tokens of an observation, and whether its end was left out."""
-        most = self._config.observation_tokens
-        return context[:most], len(context) > most
+    def _within(self, ids: np.ndarray, most: int, said: str | None, write: Callable[[str], np.ndarray]) -> np.ndarray:
+        """Tokens of an observation; where they are too many, those that are written of its text without its end."""
+        while said and len(ids) > most:  # again where the template strips what was left out
+            said = self._prompts.shortened(said, len(ids) - most)
+            ids = write(said)
+        return ids
 
 
 def name_of(request: SampleRequest, rollout: int) -> str:

@@ -279,6 +279,12 @@ class Observations:
             return ids[1:]
         return ids
 
+    def shortened(self, text: str, tokens: int) -> str:
+        """A text without so many tokens of its end, nor the character that they cut in two."""
+        spans = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
+        kept = len(spans) - tokens
+        return text[: min(spans[kept - 1][1], spans[kept][0], len(text) - 1)] if kept > 0 else ""
+
     def _ids(self, text: str) -> np.ndarray:
         return np.array(self.tokenizer.backend.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 

@@ -71,6 +71,21 @@ class Waiting:
         self.heard.clear()
 
 
+class Says:
+    """Says the same always: `first` before the first turn, and `then` on every one."""
+
+    deterministic = True
+
+    def __init__(self, first: str, then: str):
+        self.first, self.then = first, then
+
+    async def reset(self, problem, seed):
+        return self.first
+
+    async def step(self, text):
+        return Step(self.then)
+
+
 class Tokens:
     """Reads ids."""
 

@@ -305,6 +305,48 @@ def test_observations_of_chats_are_messages(save, end, tmp_path):
     assert read(Observations(Prompts(bytewise, PromptConfig()), "text").observation(problem, "two", turn)) == "two"
 
 
+SAID = st.text("ab /<\n\u7b54\u270b", max_size=90)
+
+
+@given(first=SAID.map("a{}".format), then=SAID, most=st.integers(1, 90), most_prompt=st.integers(30, 60))
+def test_of_a_long_observation_the_text_is_cut_and_the_chat_around_it_is_whole(merging, first, then, most, most_prompt):
+    """What follows a cut observation is what follows an uncut one; and no more is cut than must be."""
+    game = {"options": {"first": first, "then": then}, "turns": 2, "observation_tokens": most}
+    game |= {"problem": Problem("p", ({"role": "user", "content": "Play."},), "", "environment")}
+    policy = policy_of(merging, f"{GAMES}:Says", **game, max_tokens=400, max_prompt_tokens=most_prompt)
+    request = SampleRequest("p", np.zeros(1, np.int32), 1, 7, 1, merging.eos_ids, SamplingParams(1.0, 1.0, 400))
+    group = drawn(Written(merging, "one", "two"), policy, request)
+    completion = group.completions[0]
+    assert completion.episode is not None
+    (begin, again), (end, _) = completion.episode.begins, completion.episode.ends
+    begun, answered = [*group.prompt_tokens, *completion.tokens[:begin]], completion.tokens[end:again].tolist()
+    frames = [
+        ("<|im_start|>user\nPlay.\n", "<|im_end|>\n<|im_start|>assistant\n", first, begun, most_prompt + most),
+        ("<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", then, answered, most),
+    ]
+    cuts = 0
+    for before, after, text, ids, longest in frames:
+        read = merging.backend.decode(ids, skip_special_tokens=False)
+        assert read.startswith(before) and read.endswith(after)
+        kept = read[len(before) : len(read) - len(after)]
+        assert text.startswith(kept) and (not kept or len(ids) <= longest)
+        cuts += kept != text
+        more = f"{before}{text[: len(kept) + 1]}{after}"
+        assert kept == text or len(merging.backend.encode(more, add_special_tokens=False)) > longest
+    assert completion.episode.metrics.get("observations_cut", 0) == cuts
+
+
+def test_what_a_template_strips_of_a_long_observation_makes_no_room(tmp_path):
+    bytewise = load_tokenizer(save_headers(tmp_path))
+    game = {"options": {"first": "", "then": "x" * 90 + "\n" * 90}, "turns": 2, "observation_tokens": 60}
+    game |= {"problem": Problem("p", ({"role": "user", "content": "Play."},), "", "environment")}
+    policy = policy_of(bytewise, f"{GAMES}:Says", **game, max_tokens=400, max_prompt_tokens=60)
+    completion = drawn(Written(bytewise, "one", "two"), policy, request_of(bytewise, size=1)).completions[0]
+    context = bytewise.backend.decode(completion.tokens[~completion.mask].tolist(), skip_special_tokens=False)
+    around = "<|eot|><|head|>user<|tail|>\n\n", "<|eot|><|head|>assistant<|tail|>\n\n"
+    assert context == f"{around[0]}{'x' * (60 - 23)}{around[1]}"
+
+
 def test_observations_of_texts_are_texts(tokenizer):
     problem = Problem("p", PROMPT, "", "environment")
     observations = Observations(Prompts(tokenizer, PromptConfig()), "auto")
