@@ -11,7 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from isocompute_jax.records.rollout import Problem
 
@@ -155,6 +155,6 @@ def _number(value: Any, name: str, what: str) -> float:
     scalar = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
     if not isinstance(scalar, numbers.Real):
         raise InvalidRewardError(f"{name} {what} {scalar!r:.80}, a {type(scalar).__name__} and not a number")
-    if not -LARGEST <= scalar <= LARGEST:
+    if not abs(cast(float, scalar)) <= LARGEST:
         raise InvalidRewardError(f"{name} {what} {scalar!s:.80}, which is not finite in float32")
     return float(scalar)
