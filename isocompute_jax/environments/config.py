@@ -85,6 +85,11 @@ class EnvironmentConfig:
             raise InputError(field_of(self, "stop"), " has an empty text, which every turn begins with; leave it out")
 
     @property
+    def credited_turns(self) -> int:
+        """Turns of a rollout, at most, that are credited each by itself; 0 where rollouts are."""
+        return self.turns if self.turn_credit == "turn" else 0
+
+    @property
     def processes(self) -> int:
         """Worker processes at most."""
         return process_count(self.workers)

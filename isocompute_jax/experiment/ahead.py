@@ -132,7 +132,7 @@ def programs_of(parts: Parts, learner: TrainState, size: BatchSize) -> Iterator[
     frozen = None if parts.frozen is None else sharding.abstract(parts.frozen)
     weights, problems = jax.tree.leaves(learner.params)[0], config.of_size(size).problems_laid_out
     shape = shape_of(config, inputs.model_config, problems, size.group_size, mesh, block=config.block)
-    turns = config.environment.turns if config.environment.turn_credit == "turn" else 0
+    turns = config.environment.credited_turns
     credit = blank_credit(*((size.rollouts,) if config.block else (size.problems, size.group_size)), turns=turns)
     for blank in shape.blanks():
         tokens = placed(blank, mesh)

@@ -258,6 +258,7 @@ def make_pipeline(config: RunConfig, inputs: Inputs, sampler: Sampler, grading: 
         window=config.window,
         at_once=config.updates_per_phase,
         refill_up_to=curriculum.max_sampled_batches if curriculum.dynamic_sampling else None,
+        credited_turns=config.environment.credited_turns,
         dealer=Dealer(schedule.per_problem, schedule.block, schedule.most) if config.block else None,
         team=team,
     )

@@ -178,8 +178,8 @@ def step(parts: Parts, state: LoopState) -> LoopState:
         state = sample(parts, state, phases)
     batch, *later = state.ready
     learning_rate = parts.learning_rate(now, state.ledger.compute, batch.sampled.size)
-    groups = batch.sampled.groups
-    columns: dict[str, Any] = {**rollout_metrics(groups), **reward_metrics(groups)}
+    groups, turns = batch.sampled.groups, config.environment.credited_turns
+    columns: dict[str, Any] = {**rollout_metrics(groups, turns), **reward_metrics(groups)}
     columns |= measured_noise(parts, state, groups)
     phases.end("noise")
     state, entropy_coef = adapt_entropy_coef(parts, state, columns["sampler_entropy"])
@@ -192,7 +192,7 @@ def step(parts: Parts, state: LoopState) -> LoopState:
     if state.controller and state.controller.decision:
         LOG.info("%s: %s", parts.path, state.controller.decision)
         columns["decision"] = state.controller.decision
-    columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream)
+    columns |= curriculum_metrics(config.curriculum, batch.sampled, history, parts.inputs.stream, turns)
     columns |= staleness_metrics(groups, step=now, window=config.window)
     columns |= what_was_not_measured(config)
     columns |= {} if entropy_coef is None else {"entropy_coef": entropy_coef}

@@ -25,7 +25,7 @@ from isocompute_jax.experiment.config import AlarmsConfig, CurriculumConfig, Run
 from isocompute_jax.experiment.pipeline import Sampled, groups_with_signal
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
-from isocompute_jax.learner import PackedBatch, group_rewards, rewards_of
+from isocompute_jax.learner import PackedBatch, rewards_of
 from isocompute_jax.model import ModelConfig
 from isocompute_jax.model.flops import Work, step_flops
 from isocompute_jax.records import run_files
@@ -70,7 +70,7 @@ class Phases:
         self._last = now
 
 
-def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[RolloutGroup], credited_turns: int = 0) -> dict[str, float]:
     """What the sampled rollouts say before any update: reward, lengths, truncation, groups without signal.
 
     Rewards are those of the groups that were not dropped, if there are any. Where groups are of unequal size, `reward`
@@ -81,7 +81,7 @@ def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     tokens = sum(completion.drawn_tokens for completion in completions)
     return {
         "reward": learner.mean_reward(counted),
-        "zero_variance_share": float(np.mean(learner.zero_variance(group_rewards(counted), learner.drawn_of(counted)))),
+        "zero_variance_share": float(np.mean(~learner.signal_of(counted, credited_turns))),
         "reward_failures": sum(group.reward_failures for group in groups),
         "completion_length": tokens / len(completions),
         "truncation_rate": truncation_rate(completions),
@@ -167,7 +167,7 @@ def what_was_not_measured(config: RunConfig) -> dict[str, None]:
 
 
 def curriculum_metrics(
-    config: CurriculumConfig, sampled: Sampled, history: History, stream: ProblemStream
+    config: CurriculumConfig, sampled: Sampled, history: History, stream: ProblemStream, credited_turns: int
 ) -> dict[str, Any]:
     """Columns of one step about its problems, given their history after it; nothing of what is off.
 
@@ -180,7 +180,7 @@ def curriculum_metrics(
     columns: dict[str, Any] = {}
     if config.dynamic_sampling:
         columns["sampled_groups"] = len(sampled.groups)
-        columns["kept_groups"] = len(groups_with_signal(sampled.groups))
+        columns["kept_groups"] = len(groups_with_signal(sampled.groups, credited_turns))
         columns["refill_rounds"] = sampled.rounds
     if config.retire_rate:
         columns["retired_problems"] = int(np.count_nonzero(stream.retired(history)))

@@ -36,7 +36,7 @@ from isocompute_jax.experiment.dealing import Dealer, merged
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.problem_stream import ProblemStream
 from isocompute_jax.experiment.rollouts import GradedStream, check_versions
-from isocompute_jax.learner import drawn_of, group_rewards, zero_variance
+from isocompute_jax.learner import signal_of
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem, RolloutGroup
@@ -54,15 +54,15 @@ class Sampled:
     rounds: int = 0  # how often dynamic sampling drew further problems
 
 
-def groups_with_signal(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-    """The groups whose rewards differ, as graded, all of them known: what dynamic sampling trains on.
+def groups_with_signal(groups: Sequence[RolloutGroup], credited_turns: int) -> list[RolloutGroup]:
+    """The groups that have a signal, as graded, all of them known: what dynamic sampling trains on.
 
-    What is subtracted for length does not give a group a signal.
+    What is subtracted for length does not give a group a signal. `credited_turns` is as in `learner.signal_of`.
     """
     if not groups:
         return []
-    flat = zero_variance(group_rewards(groups), drawn_of(groups))
-    return [group for group, is_flat in zip(groups, flat, strict=True) if not (is_flat or group.dropped)]
+    signal = signal_of(groups, credited_turns)
+    return [group for group, has_one in zip(groups, signal, strict=True) if has_one and not group.dropped]
 
 
 @dataclasses.dataclass(eq=False)
@@ -106,6 +106,7 @@ class Pipeline:
       at_once: batches that are handed out together: 1, or those of a sampling phase.
       refill_up_to: problems that dynamic sampling draws for a batch, at most, in multiples of its size, until as many
         of its groups as that have a signal; None for the first draw alone.
+      credited_turns: as in `learner.signal_of`.
       dealer: who gets how many of a batch's rollouts; None for n of each problem.
       team: the processes of the run; None for this one alone.
     """
@@ -121,6 +122,7 @@ class Pipeline:
         window: int,
         at_once: int,
         refill_up_to: float | None,
+        credited_turns: int = 0,
         dealer: Dealer | None = None,
         team: Team | None = None,
     ):
@@ -132,6 +134,7 @@ class Pipeline:
         self._window = window
         self._at_once = at_once
         self._refill_up_to = refill_up_to
+        self._credited_turns = credited_turns
         self._dealer = dealer
         self._team = team or alone()
         self._next = 0  # the first batch that is not submitted
@@ -287,7 +290,7 @@ class Pipeline:
                     self._deal(number, counts)
                 continue
             missing = min(
-                batch.size.problems - len(groups_with_signal(batch.groups)),
+                batch.size.problems - len(groups_with_signal(batch.groups, self._credited_turns)),
                 int((self._refill_up_to or 0) * batch.size.problems) - len(batch.problems),
                 (self._max_compute - self._asked) // batch.size.group_size,
             )

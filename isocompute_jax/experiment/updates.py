@@ -59,7 +59,7 @@ def lay_out(parts: Parts, state: LoopState, sampled: Sampled, step: int) -> Read
     """
     config, policy = parts.config, parts.config.schedule.per_problem
     if config.curriculum.dynamic_sampling:
-        kept = groups_with_signal(sampled.groups)
+        kept = groups_with_signal(sampled.groups, config.environment.credited_turns)
     else:
         kept = [group for group in sampled.groups if not group.dropped]
     groups = kept or sampled.groups[: sampled.size.problems]  # none has a signal: nothing is trained on
@@ -128,8 +128,8 @@ def credited_by(config: RunConfig, groups: Sequence[RolloutGroup]) -> dict[str, 
         "penalties": length_penalties(config, groups, rewards),
         "masked": masked_rollouts(config, groups),
     }
-    if config.environment.turn_credit == "turn":
-        found["turns"] = turns_of(groups, config.environment.turns)
+    if config.environment.credited_turns:
+        found["turns"] = turns_of(groups, config.environment.credited_turns)
     return found
 
 

@@ -12,6 +12,7 @@ from isocompute_jax.learner.credit import (
     mean_reward,
     overlong_penalty,
     rewards_of,
+    signal_of,
     zero_variance,
 )
 from isocompute_jax.learner.layout import BatchShape, TokenBatch, batch_shape, single_batch, trained_lengths
@@ -65,6 +66,7 @@ __all__ = [
     "pack_shape",
     "place_batch",
     "rewards_of",
+    "signal_of",
     "single_batch",
     "state_shardings",
     "trained_lengths",

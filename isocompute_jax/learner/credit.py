@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from isocompute_jax.learner.turn_credit import EPSILON, Turns, turn_advantages
+from isocompute_jax.learner.turn_credit import EPSILON, Turns, turn_advantages, turns_of
 from isocompute_jax.options import check, described, field_of, named, option
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.rollout import RolloutGroup
@@ -171,7 +171,7 @@ def credit(
       recipe: how.
       max_tokens: longest possible completion (see `aggregation_weights`).
       penalties: [P, G] subtracted from the values of rewards, for their length or the distance from a reference, say;
-        None for none. A group whose rewards are equal is one without signal whatever its penalties are.
+        None for none. They give a group no signal.
       masked: [P, G] rollouts that leave the loss and its denominators; their rewards count in the statistics of their
         group all the same. None for none.
       part: [P] groups of the update's mini-batch: the others have no weight and leave every denominator; None for all.
@@ -186,12 +186,11 @@ def credit(
     rewards = _finite(rewards, "reward", "credit")
     value_of = named(REWARD_VALUES, recipe.reward_values, "reward_values")
     penalties = np.zeros(1) if penalties is None else _finite(penalties, "penalty", "credit")
-    advantages, signal = None, ~zero_variance(rewards, drawn)
+    signal = ~zero_variance(rewards, drawn, turns)
+    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
     if turns is not None:
         advantages = _of_turns(turns, value_of(turns.returns) - penalties[..., None], recipe)
-        signal |= np.any(advantages != 0, axis=(1, 2))
-    keep_policy, keep_regularizer = named(KEPT, recipe.zero_variance_groups, "zero_variance_groups")(signal)
-    if advantages is None:
+    else:
         values = value_of(np.asarray(rewards, np.float64)) - penalties
         scale, baseline = recipe.advantage_scale, recipe.baseline
         advantages = group_advantages(values, keep_policy, scale=scale, baseline=baseline, drawn=drawn)
@@ -277,11 +276,20 @@ REWARD_VALUES: Mapping[RewardValues, Callable[[np.ndarray], np.ndarray]] = {
 def zero_variance(
     rewards: Float[Array | np.ndarray, "P G"] | Int[Array | np.ndarray, "P G"],
     drawn: Bool[np.ndarray, "P G"] | None = None,
+    turns: Turns | None = None,
 ) -> Bool[np.ndarray, "P"]:
-    """Groups whose rewards are all equal: their advantages are zero whatever the scale."""
+    """Groups whose rewards are all equal, or those of their turns are: their advantages are zero whatever the scale."""
+    if turns is not None:
+        return turns.alike
     rewards = np.asarray(rewards)
     alike = rewards == rewards[:, :1]
     return np.all(alike if drawn is None else alike | ~drawn, axis=1)
+
+
+def signal_of(groups: Sequence[RolloutGroup], credited_turns: int) -> Bool[np.ndarray, "P"]:
+    """Which graded groups have a signal, where so many turns at most are credited each by itself; 0 for rollouts."""
+    turns = turns_of(groups, credited_turns) if credited_turns else None
+    return ~zero_variance(group_rewards(groups), drawn_of(groups), turns)
 
 
 def group_advantages(

@@ -41,6 +41,11 @@ class Turns:
         """What each turn and the later ones are rewarded with."""
         return np.cumsum(self.rewards[..., ::-1], axis=-1)[..., ::-1]
 
+    @property
+    def alike(self) -> Bool[np.ndarray, "P"]:
+        """Groups without a signal: whichever turn they are compared from, all rollouts that reached it got the same."""
+        return np.all(_alike(self.returns, self.reached), axis=(1, 2))
+
 
 def turns_of(groups: Sequence[RolloutGroup], most: int) -> Turns:
     """The turns of groups of one size, up to so many; a rollout without an episode is one turn of no reward."""
@@ -79,13 +84,17 @@ def turn_advantages(
     means = _sums(values) / np.maximum(counts, 1)
     centred = np.where(reached, values - means, 0.0)
     # As in `credit`: the rounding error of a mean of equal numbers is no signal.
-    highest = np.where(reached, returns, -np.inf).max(axis=1, keepdims=True)
-    lowest = np.where(reached, returns, np.inf).min(axis=1, keepdims=True)
-    centred = np.where(highest == lowest, 0.0, centred)
+    centred = np.where(_alike(returns, reached), 0.0, centred)
     others = np.maximum(counts - 1, 1)
     if by_deviation:
         centred = centred / (np.sqrt(_sums(centred**2) / others) + EPSILON)
     return (centred * (counts / others if leave_one_out else 1.0)).astype(np.float32)
+
+
+def _alike(returns: Float[np.ndarray, "P G K"], reached: Bool[np.ndarray, "P G K"]) -> Bool[np.ndarray, "P 1 K"]:
+    """Turns whose returns are all equal."""
+    highest = np.where(reached, returns, -np.inf).max(axis=1, keepdims=True)
+    return highest <= np.where(reached, returns, np.inf).min(axis=1, keepdims=True)
 
 
 def _sums(x: Float[np.ndarray, "P G K"]) -> Float[np.ndarray, "P 1 K"]:

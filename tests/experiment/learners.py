@@ -25,7 +25,7 @@ if "--hangs" in sys.argv:  # its main thread, in the third step
     import threading
     from isocompute_jax.experiment import loop
     made, make = [], loop.rollout_metrics  # between the meetings of a step and its update
-    loop.rollout_metrics = lambda groups: make(groups) if made.append(1) or len(made) < 3 else threading.Event().wait()
+    loop.rollout_metrics = lambda *args: make(*args) if made.append(1) or len(made) < 3 else threading.Event().wait()
 runpy.run_module("isocompute_jax.train", run_name="__main__")
 """
 Source = Literal["flags", "jobset", "tpu pod"]

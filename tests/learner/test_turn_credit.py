@@ -1,10 +1,13 @@
 """Credit of turns: by hand, in any order, and as an expected gradient that is enumerated."""
 
+import dataclasses
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isocompute_jax import learner
 from isocompute_jax.learner import CreditConfig
@@ -39,6 +42,26 @@ def test_equal_returns_and_lonely_turns_are_no_signal():
     assert advantages[0, :, 2].tolist() == [0, 0, 0]
     same = turns([[0.1, 0.2]] * 3)
     assert not turn_advantages(same.returns, same.reached, by_deviation=True, leave_one_out=False).any()
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=3), min_size=2, max_size=3))
+def test_a_group_has_a_signal_where_a_turn_has_an_advantage(rewards):
+    """Whatever rewards are in sum, and whatever is subtracted for length."""
+    completions = []
+    for row in rewards:
+        arrays = np.zeros(3, np.int32), np.zeros(3, np.float32), np.zeros(3, np.int32)
+        ends = tuple(range(1, len(row) + 1))
+        episode = Episode(tuple(end - 1 for end in ends), ends, tuple(map(float, row)))
+        completions.append(dataclasses.replace(Completion.drawn(*arrays, "stop"), episode=episode))
+    sums = np.array([sum(row) for row in rewards], np.float32)
+    groups = [RolloutGroup("p", 0, np.zeros(1, np.int32), tuple(completions), sums)]
+    lengths, found = learner.trained_lengths(groups), turns_of(groups, 3)
+    plain = learner.credit(sums[None], lengths, CreditConfig(), max_tokens=3, turns=found)
+    signal = plain.advantages.any(axis=(1, 2)).tolist()
+    assert learner.signal_of(groups, 3).tolist() == plain.kept.tolist() == signal
+    penalties = np.arange(len(rewards))[None] / 2
+    penalised = learner.credit(sums[None], lengths, CreditConfig(), max_tokens=3, turns=found, penalties=penalties)
+    assert penalised.kept.tolist() == signal
 
 
 def test_one_turn_each_is_what_rollouts_get():

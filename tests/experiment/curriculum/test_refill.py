@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isocompute_jax.allocation.schedule import BatchSize
+from isocompute_jax.experiment.metrics import rollout_metrics
 from isocompute_jax.experiment.pipeline import Pipeline, groups_with_signal
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import GradedStream
 from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest, SamplingParams
+from isocompute_jax.records.rollout import Episode
 from isocompute_jax.sampling import TRAIN
 from tests.experiment.curriculum.builders import batches_of_grain, make_stream
 from tests.experiment.samplers import ScriptedSampler
@@ -33,6 +35,7 @@ class Run:
     window: int = 1
     at_once: int = 1
     signals: tuple[str, ...] | None = None  # exactly these problems have one
+    turns: int = 0  # credited each by itself: then rewards are equal in sum, and a signal is how turns share them
 
     def has_signal(self, step: int, problem: str) -> bool:
         if self.signals is not None:
@@ -43,6 +46,12 @@ class Run:
         def grade(group):
             rewards = [1.0, 0.0] if self.has_signal(group.step, group.problem_id) else [0.0, 0.0]
             done = concurrent.futures.Future()
+            if self.turns:
+                played = [
+                    dataclasses.replace(one, episode=Episode((0, 1), (1, 3), (reward, 1 - reward)))
+                    for one, reward in zip(group.completions, rewards, strict=True)
+                ]
+                group, rewards = dataclasses.replace(group, completions=tuple(played)), [1.0, 1.0]
             done.set_result(dataclasses.replace(group, rewards=np.array(rewards, np.float32)))
             return done
 
@@ -55,6 +64,7 @@ class Run:
             window=self.window,
             at_once=self.at_once,
             refill_up_to=self.most / 3,
+            credited_turns=self.turns,
         )
 
 
@@ -126,7 +136,10 @@ def walk(run: Run, sampler, steps: int):
         pipeline.submit(step, NOTHING)
         for sampled in pipeline.receive(step):
             assert {group.step for group in sampled.groups} == {step}
-            found.append((names(sampled.groups), names(groups_with_signal(sampled.groups)), sampled.rounds))
+            drawn, kept = names(sampled.groups), names(groups_with_signal(sampled.groups, run.turns))
+            silent = rollout_metrics(sampled.groups, run.turns)["zero_variance_share"]
+            assert silent == (len(drawn) - len(kept)) / len(drawn)
+            found.append((drawn, kept, sampled.rounds))
             step += 1
     return found
 
@@ -144,10 +157,11 @@ def test_what_is_drawn_and_kept_is_that_of_a_replay_in_any_order_of_arrival(data
     assert sampler.out == []
 
 
-def test_by_hand():
+@pytest.mark.parametrize("turns", [0, 2])
+def test_by_hand(turns):
     """The second, the sixth and the seventh problem have a signal: rounds of 3, then of the 2 that lack, twice."""
     order = ORDERS[0]
-    run = Run(signals=(order[1], order[5], order[6]))
+    run = Run(signals=(order[1], order[5], order[6]), turns=turns)
     assert walk(run, ScriptedSampler(lambda out: 0), steps=1) == [(order[:7], [order[1], order[5], order[6]], 2)]
 
 
@@ -183,7 +197,7 @@ def test_a_window_keeps_its_bound_and_its_books(data, k, flat, budget):
         pipeline.submit(step, NOTHING)
         [sampled] = pipeline.receive(step)  # which checks ages
         assert len(names(sampled.groups)) == len(set(names(sampled.groups))) <= run.most
-        kept = names(groups_with_signal(sampled.groups))
+        kept = names(groups_with_signal(sampled.groups, run.turns))
         assert kept == [name for name in names(sampled.groups) if run.has_signal(step, name)]
         assert len(kept) == 3 or len(sampled.groups) == 9 or 2 * (len(asked) + 1) > budget
         used += [(step, name) for name in names(sampled.groups)]
