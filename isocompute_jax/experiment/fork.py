@@ -19,7 +19,7 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import CONFIG, InputError
-from isocompute_jax.records.identity import IDENTITY, differences, identity
+from isocompute_jax.records.identity import CONTENTS, IDENTITY, differences, identity, is_of, moved
 
 LOG = logging.getLogger(__name__)
 
@@ -55,8 +55,10 @@ class Origin:
     changed: tuple[str, ...]  # what differs from that run's config, replicates included
 
 
-def origin_of(config: RunConfig) -> Origin:
+def origin_of(config: RunConfig, contents: Mapping[str, str]) -> Origin:
     """The checkpoint that `config.fork` names, the last whole one where it names none.
+
+    `contents` are digests of what this run reads: files of the same rows may lie elsewhere than that run's.
 
     Raises:
       InputError: there is no such run or checkpoint, it is damaged, it has spent all that this run may, or a field
@@ -85,9 +87,10 @@ def origin_of(config: RunConfig) -> Origin:
         )
     changed = differences(config, written.get("config", {}))
     by_auto = KEPT_BY_AUTO if config.schedule.kind == "auto" else ()
+    elsewhere = moved(written.get(CONTENTS, {}), contents)
     for field, why in (*KEPT, *([KEPT_BY_ADAPTERS] if config.lora.rank else []), *by_auto):
         for difference in changed:
-            if difference.startswith((f"config.{field}:", f"config.{field}.")):
+            if is_of(difference, [field]) and not is_of(difference, elsewhere):
                 raise InputError(f"{difference}: a fork has this in common with the run it begins from, because {why}")
     return Origin(
         run, written, path, step, compute, tuple(text for text in changed if not text.startswith("config.fork"))

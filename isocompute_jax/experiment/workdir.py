@@ -17,7 +17,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,7 +35,7 @@ from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.checksums import model_digest
 from isocompute_jax.records.errors import InputError, RunError
-from isocompute_jax.records.identity import CONTENTS, IDENTITY, differences, flatten, identity
+from isocompute_jax.records.identity import CONTENTS, FILES, IDENTITY, differences, flatten, identity, is_of, moved
 from isocompute_jax.records.rollout import Completion, Problem, RolloutGroup
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def is_done(path: pathlib.Path, config: RunConfig) -> bool:
     """
     if (path / run_files.CONFIG).exists():
         done = (path / run_files.DONE).exists()
-        check_same_run(path, config, moved=not done)  # the rows of one that goes on are compared once they are read
+        check_same_run(path, config, but=() if done else FILES)  # the rows of one that goes on are compared once read
         return done
     if path.exists() and not path.is_dir():
         raise _in_its_place(path)
@@ -140,7 +140,7 @@ def _open(
         ) from error
     new = not (path / run_files.CONFIG).exists()
     begun = (path / run_files.CHECKPOINTS).exists()
-    origin = fork.origin_of(config) if config.fork and (new or not begun) else None
+    origin = fork.origin_of(config, contents) if config.fork and (new or not begun) else None
     if new:
         if origin is not None:  # it goes on within that run's epoch
             regraded = any(text.startswith(("config.reward.", "config.environment.")) for text in origin.changed)
@@ -151,7 +151,7 @@ def _open(
             _check_contents(origin.run, config, known, "leave config.fork out")
         write_config(path, config, facts, origin, contents)
     else:
-        check_same_run(path, config, moved=_check_contents(path, config, contents))
+        check_same_run(path, config, but=_check_contents(path, config, contents))
     if origin is not None and not begun:
         fork.say_of_rate(config, origin)
         fork.begin(path, origin)
@@ -210,8 +210,8 @@ def remove_unused(path: pathlib.Path) -> None:
 
 def _check_contents(
     path: pathlib.Path, config: RunConfig, contents: Mapping[str, str], otherwise: str = "choose another --workdir"
-) -> bool:
-    """Whether the run in a directory is known to have read the same rows and tokens.
+) -> Sequence[str]:
+    """The fields whose files are known to have the rows that the run in a directory read.
 
     Raises:
       InputError: it is known to have read others.
@@ -219,7 +219,7 @@ def _check_contents(
     try:
         known = json.loads((path / run_files.CONFIG).read_text(encoding="utf-8")).get(CONTENTS, {})
     except ValueError:
-        return False  # which `check_same_run` says
+        return ()  # which `check_same_run` says
     files = {"train_set": config.train_set or "config.curriculum.train_sets"}
     files |= {f"evaluation.sets.{name}": file for name, file in config.evaluation.sets.items()}
     what = {name: f"{file} has other rows, or these in another order," for name, file in files.items()}
@@ -231,19 +231,17 @@ def _check_contents(
                 f"{path}: {what[name]} than when this run began, and the two would mix: give it back what it had, or "
                 f"{otherwise}"
             )
-    return bool(known)
+    return moved(known, contents)
 
 
-def check_same_run(path: pathlib.Path, config: RunConfig, *, moved: bool = False) -> None:
-    """Holds a run directory to the run that is to be resumed in it; its files of problems may have `moved`.
+def check_same_run(path: pathlib.Path, config: RunConfig, *, but: Collection[str] = ()) -> None:
+    """Holds a run directory to the run that is to be resumed in it, in all fields `but` these.
 
     Raises:
       InputError: it holds a run of another config, or its config.json cannot be read.
     """
     theirs = recorded(path)
-    changed = differences(config.as_recorded(theirs), theirs)
-    files = ("config.train_set:", "config.evaluation.sets.")
-    changed = [text for text in changed if not (moved and text.startswith(files))]
+    changed = [text for text in differences(config.as_recorded(theirs), theirs) if not is_of(text, but)]
     if changed:
         raise InputError(
             f"{path} holds a run of another config ({'; '.join(changed[:5])}). Choose another --workdir, "

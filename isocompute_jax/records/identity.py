@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from isocompute_jax.records.errors import InputError
@@ -52,6 +52,9 @@ CONTENTS = "contents"
 """Key of config.json: digests of the rows and tokens that the run began with."""
 SCHEDULE = "schedule"
 """Key of config.json, and column of a table, of a scheduled run: a text that says what changes within it."""
+
+FILES = ("train_set", "curriculum.train_sets", "evaluation.sets")
+"""Fields that name files of rows; the digest of a mixture is called `train_set` too."""
 
 OF_LENGTH = ("max_compute", "evaluation.samples", "evaluation.points", "evaluation.first_compute")
 """How far a run goes, and what is settled by that where a config leaves it open: see `curve_identity_of`."""
@@ -140,6 +143,17 @@ def differences(ours: Any, theirs: Mapping[str, Any], path: str = "config") -> l
         if field.identifying and here != there:
             found.append(f"{path}.{name}: {there!r} there, {here!r} here")
     return found
+
+
+def is_of(difference: str, fields: Collection[str]) -> bool:
+    """Whether what `differences` found is one of these fields of a run's config, or lies below one."""
+    return any(difference.startswith((f"config.{field}:", f"config.{field}.")) for field in fields)
+
+
+def moved(known: Mapping[str, str], contents: Mapping[str, str]) -> list[str]:
+    """The fields whose files have the same rows in two runs, wherever they lie, by digests (`CONTENTS`) of both."""
+    same = [name for name, digest in contents.items() if name != "model" and known.get(name) == digest]
+    return [*same, "curriculum.train_sets"] if "train_set" in same else same
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

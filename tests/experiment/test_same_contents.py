@@ -9,7 +9,8 @@ import pytest
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
-from isocompute_jax.experiment.config import EvaluationConfig
+from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
+from isocompute_jax.experiment.fork import origin_of
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import RewardConfig
@@ -55,6 +56,30 @@ def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
     assert (run / run_files.DONE).exists()
 
 
+def test_a_run_that_goes_on_has_the_evaluation_sets_that_it_began_with(begun):
+    config, run = begun
+    file = next(iter(config.evaluation.sets.values()))
+    sets = {**config.evaluation.sets, "more": file}
+    with pytest.raises(InputError, match=r"another config \(config.evaluation.sets.more: None there"):
+        loop.train(dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, sets=sets)), run)
+
+
+def test_the_same_rows_of_a_mixture_elsewhere_are_accepted(begun, tmp_path):
+    config, _ = begun
+    rows, sets = rows_of(config), {name: str(tmp_path / f"{name}.jsonl") for name in ("one", "two")}
+    for name, own in zip(sets, (rows[::2], rows[1::2]), strict=True):
+        pathlib.Path(sets[name]).write_text("".join(own))
+    config = dataclasses.replace(
+        config, train_set="", curriculum=CurriculumConfig(train_sets=sets), max_compute=2 * config.rollouts_per_step
+    )
+    with builders.interrupted_in_step(1), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "mixture")
+    moved = {**sets, "two": str(shutil.move(sets["two"], tmp_path / "moved.jsonl"))}
+    config = dataclasses.replace(config, curriculum=CurriculumConfig(train_sets=moved))
+    loop.train(config, tmp_path / "mixture")
+    assert (tmp_path / "mixture" / run_files.DONE).exists()
+
+
 def test_other_rows_of_an_evaluation_set_are_refused(begun, tmp_path):
     config, run = begun
     name, file = next(iter(config.evaluation.sets.items()))
@@ -97,6 +122,23 @@ def test_a_fork_goes_on_with_the_rows_of_the_run_that_it_begins_from(begun, tmp_
     path.write_text("".join(rows))
     loop.train(forked, tmp_path / "fork")
     assert len(builders.log_lines(tmp_path / "fork", run_files.METRICS)) == 4
+
+
+@pytest.mark.parametrize("field", ["train_set", "evaluation.sets.validation"])
+def test_a_fork_takes_rows_elsewhere_where_they_are_known_to_be_the_same(begun, field):
+    """Of evaluation sets one asks that chooses n itself."""
+    config, run = begun
+    written = json.loads((run / run_files.CONFIG).read_text())
+    contents, sets = written["contents"], config.evaluation.sets | {"validation": "elsewhere.jsonl"}
+    forked = dataclasses.replace(config, fork=str(run), schedule=ScheduleConfig(group_size="auto"))
+    changed = ("train_set", "elsewhere.jsonl") if field == "train_set" else ("evaluation.sets", sets)
+    forked = override(forked, *changed)
+    assert origin_of(forked, contents).run == run
+    del written["contents"]
+    for other in (contents | {field: "other"}, contents):
+        with pytest.raises(InputError, match=rf"config.{field}: .* a fork has this in common with the run"):
+            origin_of(forked, other)
+        (run / run_files.CONFIG).write_text(json.dumps(written))  # of a release that did not know
 
 
 def test_a_fork_may_grade_otherwise_what_rows_leave_open(begun, tmp_path):

@@ -200,7 +200,7 @@ def test_a_fork_that_chooses_n_evaluates_what_the_run_before_did(scheduled, refe
         config = dataclasses.replace(scheduled, fork=str(reference), max_compute=900, evaluation=evaluation)
         config = dataclasses.replace(config, schedule=schedule)
         if schedule.kind != "auto":  # others may
-            assert origin_of(config).compute <= 700
+            assert origin_of(config, {}).compute <= 700
             continue
         with pytest.raises(InputError, match=rf"config.evaluation.{field}.* 'auto' compares its evaluations with that"):
             loop.train(config, tmp_path / "run")
