@@ -16,6 +16,7 @@ from typing import Any
 
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment.config import RunConfig
+from isocompute_jax.experiment.problem_stream import stage_of
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import CONFIG, InputError
@@ -116,8 +117,8 @@ def identity_of_fork(config: RunConfig, origin: Origin) -> dict[str, Any]:
     return ours | {"fork": f"step {origin.step}" + (f" of {text}" if text else "")}
 
 
-def say_of_rate(config: RunConfig, origin: Origin) -> None:
-    """Warns of a learning rate that jumps at the fork, since its schedule is another one or ends elsewhere."""
+def say_of_jumps(config: RunConfig, origin: Origin) -> None:
+    """Warns of a learning rate, or a stage, that jumps at the fork, since its plan is another one or ends elsewhere."""
     ours, written, of_rate = config.schedule, origin.written.get("config", {}), ("rate", "final_rate", "decay_share")
     theirs = ScheduleConfig(**{name: x for name, x in written.get("schedule", {}).items() if name in of_rate})
     ended = written.get("max_compute", config.max_compute)
@@ -127,6 +128,14 @@ def say_of_rate(config: RunConfig, origin: Origin) -> None:
             "config.schedule.rate = %r, config.max_compute = %d: where this run begins, at %d rollouts, the learning "
             "rate jumps from %.3g of its peak, in %s (%r, %d), to %.3g of it",
             *(ours.rate, config.max_compute, origin.compute, before, origin.run, theirs.rate, ended, after),
+        )
+    stages, planned = config.curriculum.stages, written.get("curriculum", {}).get("stages", [])
+    begun, left = stage_of(origin.compute / config.max_compute, stages), stage_of(origin.compute / ended, planned)
+    if stages and planned and begun != left:
+        LOG.warning(
+            "config.curriculum.stages = %s, config.max_compute = %d: where this run begins, at %d rollouts, the "
+            "curriculum goes from stage %d, in %s (%s, %d), to stage %d",
+            *(list(stages), config.max_compute, origin.compute, left + 1, origin.run, planned, ended, begun + 1),
         )
 
 

@@ -153,7 +153,7 @@ def _open(
     else:
         check_same_run(path, config, but=_check_contents(path, config, contents))
     if origin is not None and not begun:
-        fork.say_of_rate(config, origin)
+        fork.say_of_jumps(config, origin)
         fork.begin(path, origin)
     return new
 

@@ -12,7 +12,7 @@ from isocompute_jax.allocation.auto import Controller, replay
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig
-from isocompute_jax.experiment.fork import Origin, identity_of_fork, origin_of, say_of_rate
+from isocompute_jax.experiment.fork import Origin, identity_of_fork, origin_of, say_of_jumps
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.experiment.schedules import settled
 from isocompute_jax.learner import LossConfig, OptimizerConfig
@@ -128,7 +128,23 @@ def test_a_fork_keeps_moments_and_says_where_it_comes_from(scheduled, reference,
 def test_a_rate_that_jumps_at_a_fork_is_said(base_run, rate, theirs, says, caplog):
     config = dataclasses.replace(base_run, schedule=ScheduleConfig(rate=rate), max_compute=1024)
     path, written = pathlib.Path("runs/a"), {"config": {"schedule": theirs, "max_compute": 512}}
-    say_of_rate(config, Origin(path, written, path, 8, 512, ()))
+    say_of_jumps(config, Origin(path, written, path, 8, 512, ()))
+    assert says in caplog.text and bool(says) == bool(caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("stages", "says"),
+    [
+        ((0.6, 0.4), "goes from stage 2, in runs/a ([0.6, 0.4], 512), to stage 1"),
+        ((0.3, 0.7), ""),  # in its second stage too
+        ((), ""),  # without stages none is left
+    ],
+)
+def test_a_stage_that_jumps_at_a_fork_is_said(base_run, stages, says, caplog):
+    curriculum = CurriculumConfig(order="easy_to_hard", pools=(0.5,), stages=stages)
+    config = dataclasses.replace(base_run, curriculum=curriculum, max_compute=1024)
+    path, written = pathlib.Path("runs/a"), {"config": {"curriculum": {"stages": [0.6, 0.4]}, "max_compute": 512}}
+    say_of_jumps(config, Origin(path, written, path, 8, 512, ()))
     assert says in caplog.text and bool(says) == bool(caplog.records)
 
 
