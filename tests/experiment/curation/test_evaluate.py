@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import scipy.stats
 from isocompute_jax.environments.config import EnvironmentConfig
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
+from isocompute_jax.experiment.curation.curate import MEASURED, curate
 from isocompute_jax.experiment.curation.evaluate import (
     compare,
     difference,
@@ -144,6 +147,29 @@ def test_problems_are_compared_by_what_they_ask(base_run, source, tmp_path):
         compare(ours, {**ours, "solved_at": 0.5})
     with pytest.raises(InputError, match="call its command again"):
         compare(ours, {name: value for name, value in ours.items() if name != "contents"})
+
+
+def test_a_file_and_what_curation_writes_of_it_are_the_same_problems(source, tmp_path):
+    """For a model of other tokens too: what is compared is what is asked, columns that were measured aside."""
+    columns = [{"level": 1, "tests": {"b": None, "a": [2.50, "\u270b"]}}, {"avg@4": 0.5}, {"mean_reward": 0.5}, {}]
+    rows = [{"prompt": f"{i}+2=", "answer": i + 2, "task": "arithmetic", **more} for i, more in enumerate(columns)]
+    file, curated = tmp_path / "problems.jsonl", tmp_path / "curated"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curate(ProblemFile(file), curated, source=source, config=CONFIG)
+    other = pathlib.Path(shutil.copytree(source.model, tmp_path / "other"))
+    written = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = written["model"]["vocab"]
+    vocabulary["8"], vocabulary["9"] = vocabulary["9"], vocabulary["8"]
+    (other / "tokenizer.json").write_text(json.dumps(written))
+    evaluate(ProblemFile(file), tmp_path / "base", source=source, config=CONFIG)
+    theirs = dataclasses.replace(source, model=str(other))
+    evaluate(ProblemFile(curated / MEASURED), tmp_path / "theirs", source=theirs, config=CONFIG)
+    found = [read_evaluation(tmp_path / name) for name in ("base", "theirs")]
+    assert compare(*found).problems == compare(*found[::-1]).problems == 4
+    (curated / MEASURED).write_text((curated / MEASURED).read_text().replace("2.5", "2.25"))
+    evaluate(ProblemFile(curated / MEASURED), tmp_path / "changed", source=source, config=CONFIG)
+    with pytest.raises(InputError, match=r"1 of 4 problems with the same id differ .* such as 'problems-1'"):
+        compare(found[0], read_evaluation(tmp_path / "changed"))
 
 
 def test_environments_are_not_played(base_run, source, tmp_path):
