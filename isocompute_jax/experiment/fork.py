@@ -29,6 +29,7 @@ KEPT = (
     ("train_set", "the position in the data is of its problems"),
     ("problem_set_size", "the position in the data is of its problems"),
     ("curriculum.train_sets", "the position in the data is of its problems"),
+    ("curriculum.pools", "the position in the data is of its pools"),
     ("optimizer.moments", "moments are stored so"),
     ("lora.rank", "its checkpoint holds such adapters, or all weights"),
     ("lora.targets", "its checkpoint holds such adapters"),

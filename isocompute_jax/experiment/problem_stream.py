@@ -13,7 +13,7 @@ import numpy as np
 from isocompute_jax.experiment.config import CurriculumConfig
 from isocompute_jax.experiment.problem_history import History
 from isocompute_jax.experiment.rollouts import seed_of
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.records.rollout import Problem
 
 Pool = tuple[str, int]
@@ -129,15 +129,25 @@ class ProblemStream(Iterator[list[Problem]]):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from a position that `get_state` gave, or from one of releases that had only shuffled sets."""
+        """Continues from a position that `get_state` gave, or from one of releases that had only shuffled sets.
+
+        Raises:
+          InputError: it is one in other pools, of a run that this one forks from.
+        """
         if "next_index" in state:  # which batch, counted over epochs of whole batches
             size = self._problems_per_batch
             epoch, batch = divmod(state["next_index"], len(self.places) // size)
             [source] = self._sources.values()
             source.set_state({"epoch": epoch, "position": batch * size, "rested": []})
             return
-        for (name, pool), source in self._sources.items():
-            source.set_state(state["sources"][f"{name}:{pool}"])
+        sources = {f"{name}:{pool}": source for (name, pool), source in self._sources.items()}
+        if sources.keys() != state["sources"].keys():
+            raise InputError(
+                f"{CONFIG.curriculum.stages}: the position in the data is of pools {', '.join(state['sources'])}, and "
+                f"this run has {', '.join(sources)}: a fork keeps the pools of the run that it begins from"
+            )
+        for name, source in sources.items():
+            source.set_state(state["sources"][name])
         self._again = list(state["again"])
         self._credits = dict(state["credits"])
 

@@ -223,6 +223,12 @@ def test_a_fork_that_chooses_n_evaluates_what_the_run_before_did(scheduled, refe
     assert not (tmp_path / "run" / run_files.CONFIG).exists()
 
 
+def test_a_fork_keeps_the_pools_of_the_run_before(scheduled, reference):
+    pools = CurriculumConfig(order="easy_to_hard", pools=(0.5,))
+    with pytest.raises(InputError, match="the position in the data is of its pools"):
+        origin_of(dataclasses.replace(scheduled, fork=str(reference), max_compute=900, curriculum=pools), {})
+
+
 def test_a_fit_of_other_problems_is_refused_where_that_is_to_be_seen(scheduled, reference, tmp_path):
     """Their number is the same; the problems are not."""
     content = {

@@ -317,3 +317,12 @@ def test_a_stream_gives_each_set_its_share():
         names = [problem.id.split("/")[0] for problem in next(stream)]
         assert sorted(names) == ["easy", "hard", "hard", "hard"]
     assert len({problem.id for _ in range(10) for problem in next(stream) if problem.id.startswith("easy")}) == 10
+
+
+def test_a_position_in_other_pools_is_refused():
+    """Of a fork with stages where the run that it begins from had none, and the other way round."""
+    staged = make_any(CurriculumConfig(order="easy_to_hard", pools=(0.5,), stages=(0.5, 0.5)))
+    plain = make_any(CurriculumConfig())
+    for ours, theirs in ((staged, plain), (plain, staged)):
+        with pytest.raises(InputError, match=r"config.curriculum.stages: the position in the data is of pools .* fork"):
+            ours.set_state(theirs.get_state())
