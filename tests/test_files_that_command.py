@@ -146,7 +146,6 @@ def configs(attack: Attack) -> None:
     for main in (
         ["train", f"--resolved_config={path}", f"--workdir={attack.folder / 'run'}"],
         ["curate", f"--resolved_config={path}", "--problems=p.jsonl", f"--out={attack.folder / 'curated'}"],
-        ["interference", f"--run={attack.folder}"],
     ):
         with pytest.raises(InputError, match=r"names what a file may not by itself: reward\.function = 'evil:grade'"):
             _main(*main)
@@ -168,10 +167,6 @@ def run_directories(attack: Attack) -> None:
     with pytest.raises(InputError, match="is a link to"), workdir.locked(run, "run"):
         pass
     (run / "exports" / ".step-1.x").unlink()
-    (run / "interference").symlink_to(attack.outside)
-    with pytest.raises(InputError, match="interference is a link to"):
-        _main("interference", f"--run={run}")
-    (run / "interference").unlink()
     (run / "wandb").mkdir()
     (run / "wandb" / "latest").symlink_to(run / "exports")  # from place to place in it, as W&B makes them
     (attack.folder / "link").symlink_to(run)
@@ -278,7 +273,7 @@ CASES: dict[str, Callable[[Attack], None]] = {
     "problems": problems,
     "answers of a model": answers,
     "a model's directory": models,
-    "`config.json` of another run (`--resolved_config`, `interference --run`)": configs,
+    "`config.json` of another run (`--resolved_config`)": configs,
     "a run directory that is continued or exported": run_directories,
     "checkpoints": checkpoints,
     "curves: tables, and run directories that are watched or fitted": curves,

@@ -61,7 +61,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": _BASE | {"app", "tasks"},
     "environment": _BASE | {"app", "tasks", "environments"},
     "split": _BASE | {"app", "tasks"},
-    "interference": _TRAINING | {"app", "compiling"},
 }
 MAINS = {
     "train",
@@ -78,7 +77,6 @@ MAINS = {
     "environment",
     "evaluate",
     "split",
-    "interference",
 }
 ENGINE_OF_VLLM = "service/server/engines/vllm"  # a module or a folder: the one place that imports vllm, and its torch
 

@@ -57,7 +57,6 @@ MAINS = {
     "health": ["address", "ca_file", "answers"],
     "convert": ["source", "out", "adapter", "columns", "task", "extra"],
     "split": ["source", "out", "validation", "strata", "nested", "seed"],
-    "interference": ["run", "model", "problems", "out", "num_problems", "rollouts", "features"],
 }
 
 

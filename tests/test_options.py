@@ -229,7 +229,6 @@ ZERO = {
     "AnalysisOptions.bin_width AnalysisOptions.next BaseModelConfig.warmup_steps CheckpointsConfig.keep_best "
     "CheckpointsConfig.keep_every Constants.own Constants.slip Constants.wording Constants.wrong_spread "
     "CurationConfig.validation_size CurriculumConfig.retire_rate EngineSettings.lora_rank "
-    "InterferenceConfig.num_problems "
     "JaxSettings.lora_rank LawOptions.resamples LengthConfig.overlong_penalty LoraConfig.rank LossConfig.dual_clip "
     "LossConfig.entropy_coef LossConfig.entropy_target LossConfig.kl_coef ModelConfig.attention_chunk "
     "ModelConfig.experts_per_token ModelConfig.global_interval ModelConfig.norm_eps ModelConfig.num_experts "
@@ -246,7 +245,7 @@ ZERO = {
     "SamplingConfig.max_rollouts_per_dispatch ServerConfig.max_client_groups ServerConfig.port SlurmOptions.mem_gb "
     "TrackConfig.rollouts_every",
     "a seed like others": "BaseModelConfig.seed BaseModelConfig.teacher_seed CurationConfig.seed "
-    "InterferenceConfig.seed LawOptions.seed Question.seed RunConfig.seed SplitOptions.seed",
+    "LawOptions.seed Question.seed RunConfig.seed SplitOptions.seed",
     "at once, or after every step": "Limits.max_device_hours RunConfig.checkpoint_every_s ServerConfig.grace_s "
     "ServiceConfig.wait_s",
     "any at all is too much": "AgreementConfig.stop AgreementConfig.warn LossConfig.clip_high LossConfig.clip_low",

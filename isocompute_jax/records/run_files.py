@@ -10,7 +10,6 @@
     checkpoints/    orbax, named by updates
     exports/step-N/ Hugging Face directories of the weights after step N, where they were asked for
     model/          the same of the last step (at the end)
-    interference/   how the gradients of its problems align (`interference_files`), where that was measured
     DONE            written last
 
 Every line of the logs has `step`, `compute` (rollouts), `tokens`, `wall_s` and `device_hours`.
