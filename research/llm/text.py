@@ -27,7 +27,8 @@ make study-llm    # curation, n = 4, 16 and 64 and a run that sets n itself side
 `make smollm SMOLLM_GGUF=FILE` takes a GGUF that is here. `python -m isocompute_jax.make_model --from_gguf=FILE
 --out=DIR` converts any dense Llama, Qwen2 or Qwen3 (Q4_0, Q4_1, Q8_0, K-quants, F16), with `--dtype=bfloat16` for
 half the size. Tokenizer and chat template come with it. Where the file says that a text ends with a token which the
-template never writes after an answer, the command names it, and both end a completion.
+template never writes after an answer, the command names it, and both end a completion. Where it does not say how texts
+are cut (`tokenizer.ggml.pre`), they are cut as in Llama 3 or Qwen, by its family, and the command says so.
 
 ## What it learned
 
