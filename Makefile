@@ -100,10 +100,10 @@ $(SMOLLM)/config.json: | $(RUNTIME)
 	$(RUN) -m isocompute_jax.make_model --from_gguf=$(SMOLLM_GGUF) --out=$(SMOLLM)
 
 gallery-record: $(RUNTIME) ## keep the curves of the finished runs of SWEEP=DIR in gallery/, once each (ARGS="--name=NAME")
-	$(RUN) -m isocompute_jax.gallery record --sweep=$(SWEEP) $(ARGS)
+	$(RUN) -m research.gallery record --sweep=$(SWEEP) $(ARGS)
 
 gallery: $(RUNTIME) ## write findings.md, one_run.md, referee.md and llm.md of docs/, and their pictures, from gallery/, without training
-	$(RUN) -m isocompute_jax.gallery build $(ARGS)
+	$(RUN) -m research.gallery build $(ARGS)
 
 LLM_STUDY = -m isocompute_jax.study --preset=$(LLM) --workers=1 --workdir=runs/study-$(LLM)$(SAMPLER:%=-%)
 

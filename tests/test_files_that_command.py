@@ -279,7 +279,7 @@ CASES: dict[str, Callable[[Attack], None]] = {
     "curves: tables, and run directories that are watched or fitted": curves,
     "a sweep's or a study's directory": sweeps,
     "a curation's directory": curations,
-    "forecasts, pass rates, recorded sweeps": numbers,
+    "forecasts, pass rates": numbers,
     "an endpoints file, a token file": endpoints,
     "config files (`.py`), a JobSet's YAML, modules of rewards": config_files,
 }

@@ -42,14 +42,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fit": _BASE | {"app", "compiling"},  # it must work without the training rooms
     "theory": _BASE | {"app", "allocation"},  # likewise
     "pilot": _TRAINING | {"app", "compiling", "theory"},  # it trains, a little
-    "sweeps": _TRAINING | {"fit", "plan", "theory"},  # which runs can still matter, what they cost, theory from them
+    "sweeps": _TRAINING | {"fit", "plan"},  # which runs can still matter, what they cost
     "study": _TRAINING | {"sweeps", "app", "compiling", "fit", "theory"},
     "ablation": _TRAINING | {"sweeps", "fit"},
     "watching": _BASE,  # run directories are all that it knows: it must work, and start, without the training rooms
     # The mains: flags, then one call into a room.
     "train": _TRAINING | {"app", "compiling", "plan"},
     "sweep": _TRAINING | {"sweeps", "app"},
-    "gallery": _BASE | {"app", "sweeps", "theory"},
     "ablate": _TRAINING | {"sweeps", "fit", "ablation", "app"},
     "curate": _TRAINING | {"app", "compiling"},
     "evaluate": _TRAINING | {"app", "compiling", "curate"},
@@ -65,7 +64,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAINS = {
     "train",
     "sweep",
-    "gallery",
     "watch",
     "ablate",
     "curate",

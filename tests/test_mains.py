@@ -45,7 +45,6 @@ MAINS = {
     ],
     "watch": ["runs", "port", "fit"],
     "study": ["preset", "workdir", "workers", "only"],
-    "gallery": ["sweep", "gallery", "name", "docs"],
     "allocation": ["policy", "rates", "group_size", "block", "most"],
     "pilot": ["model", "problems", "validation", "budget", "rollouts", "rates", "workdir", "config", "max_tokens"],
     "theory": ["pass_rates", "budget", "group_sizes", "skills"],

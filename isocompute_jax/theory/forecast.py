@@ -269,9 +269,9 @@ def standing(constants: Constants, outside: Sequence[str]) -> str:
         return text
     return (
         f"{text}\nThey were not tried on {'; '.join(outside)}: what follows is no forecast for a model of your own. "
-        "Calibrate first: record a pilot sweep of it (`make gallery-record SWEEP=DIR`), give its name to `python -m "
-        "isocompute_jax.gallery calibrate --sweeps=NAME`, and the constants that this prints to this command as flags "
-        "(docs/theory.md)."
+        "Calibrate first: in a checkout record a pilot sweep of it (`make gallery-record SWEEP=DIR`), give its name to "
+        "`python -m research.gallery calibrate --sweeps=NAME`, and the constants that this prints to this command as "
+        "flags (docs/theory.md)."
     )
 
 

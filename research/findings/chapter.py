@@ -24,8 +24,8 @@ from isocompute_jax.fit.report.figures.style import (
     save_figure,
     size_axis,
 )
-from isocompute_jax.sweeps.record import SUFFIX, Sweep, curves_of, read_sweep
 from research.findings.statistics import Curves, Estimate, means, profile_sizes, records_at, with_seeds
+from research.record import SUFFIX, Sweep, curves_of, read_sweep
 
 NOISE = "[most of how high reward gets is one number](#most-of-how-high-reward-gets-is-one-number)"
 """Where chapters point to."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from isocompute_jax.fit.report.figures.style import PALETTE, in_style, legend, log_axis, panels
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.calibrate import question_of
-from isocompute_jax.sweeps.record import SUFFIX, Sweep, curves_of
 from isocompute_jax.theory.forecast import Filed, read_forecast
+from research.calibrate import question_of
 from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, octaves, points, save, table
+from research.record import SUFFIX, Sweep, curves_of
 
 CONSTANT = {
     "problems_64": "8 problems per batch",

@@ -25,9 +25,9 @@ from isocompute_jax.fit.report.figures.style import (
     size_axis,
 )
 from isocompute_jax.fit.results import SwitchPoint
-from isocompute_jax.sweeps.record import Sweep
 from research.findings.chapter import AGAIN, RISE, Chapter, Gallery, overlaid, save, table
 from research.findings.statistics import Curves, best_sizes, common_budgets, means
+from research.record import Sweep
 
 ALL = "hard_b2"
 """All Hard problems, 2 per batch, one seed."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from isocompute_jax.sweeps.record import Seeds, Sweep, curves_of
+from research.record import Seeds, Sweep, curves_of
 
 REPLICATES = 1000
 LEVEL = 95.0

@@ -7,10 +7,10 @@ import pathlib
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
-from isocompute_jax.sweeps.record import SUFFIX
 from research.findings.chapter import FOLDER
 from research.llm import picture, text
 from research.llm.runs import read_runs
+from research.record import SUFFIX
 
 PAGE = "llm.md"
 NAME = "llm"

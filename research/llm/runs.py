@@ -11,9 +11,9 @@ import numpy as np
 
 from isocompute_jax.records.identity import SCHEDULE
 from isocompute_jax.records.metrics import halves
-from isocompute_jax.sweeps.record import Seeds, Sweep, read_sweep
 from research.findings.statistics import Curves, Estimate, common_budgets
 from research.one_run.comparison import chosen_elsewhere, student
+from research.record import Seeds, Sweep, read_sweep
 
 AUTO = "auto"
 COLUMNS = AVERAGE, WORST, BEST, JUDGED = range(4)

@@ -20,8 +20,8 @@ import scipy.stats
 
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.metrics import halves
-from isocompute_jax.sweeps.record import SUFFIX, read_sweep
 from research.findings.statistics import Estimate
+from research.record import SUFFIX, read_sweep
 
 SETTINGS: Mapping[str, str] = {
     "hard_64": "64 Hard problems",

@@ -15,12 +15,12 @@ from typing import Literal
 
 import numpy as np
 
-from isocompute_jax.sweeps.record import SUFFIX, Seeds, Sweep, curves_of
 from research.findings import statistics
 from research.findings.chapter import RISE, Gallery, table
 from research.findings.closing import CONSTANT
 from research.findings.statistics import Estimate
 from research.one_run.comparison import chosen_elsewhere, points, pooled, student
+from research.record import SUFFIX, Seeds, Sweep, curves_of
 
 Verdict = Literal["holds", "fails", "not settled"]
 

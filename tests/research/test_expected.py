@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.record import read_sweep
 from isocompute_jax.theory.forecast import EMBEDDED, TRIED, WITHIN_AN_OCTAVE, asked, read_forecast
 from research.findings.closing import SEEN, Agreement, agreement
+from research.record import read_sweep
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from isocompute_jax.fit import held_out_quarter
-from isocompute_jax.sweeps.record import LARGEST, curves_of, read_sweep
 from research import findings
 from research.findings import statistics
 from research.findings.chapter import Gallery
 from research.findings.closing import OF_ANOTHER_MODEL
 from research.findings.rising import analysed, course
+from research.record import LARGEST, curves_of, read_sweep
 
 ROOT = pathlib.Path(__file__).parents[2]
 GALLERY = ROOT / "gallery"

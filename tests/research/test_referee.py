@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from isocompute_jax.sweeps.record import Facts, Seeds, Sweep
 from research import referee
 from research.findings.chapter import Gallery
 from research.findings.statistics import Estimate
+from research.record import Facts, Seeds, Sweep
 from research.referee import claims
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from isocompute_jax.sweeps.record import Facts, Seeds, Sweep
 from research.findings import statistics
+from research.record import Facts, Seeds, Sweep
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 

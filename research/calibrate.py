@@ -15,9 +15,9 @@ import scipy.optimize
 from jaxtyping import Float
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.record import Sweep, curves_of
 from isocompute_jax.theory import Question, forecast, question_about, smoothed
 from isocompute_jax.theory.runs import Constants
+from research.record import Sweep, curves_of
 
 LEAST = 0.01
 """Rewards are kept this far from 0 and 1 before their log-odds are compared."""

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.calibrate import Measured, calibrated, error, measured, question_of
-from isocompute_jax.sweeps.record import Sweep, read_sweep
 from isocompute_jax.theory import Question, forecast
 from isocompute_jax.theory.forecast import EMBEDDED
+from research.calibrate import Measured, calibrated, error, measured, question_of
+from research.record import Sweep, read_sweep
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 

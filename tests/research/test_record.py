@@ -1,10 +1,7 @@
 """What a sweep leaves in the gallery, and the command that keeps it."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,10 +12,9 @@ import pytest
 from isocompute_jax.fit.read import Notes, ReadOptions, read_curves
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.sweeps.record import Facts, Sweep, curves_of, read_sweep, record
+from research.record import Facts, Sweep, curves_of, read_sweep, record
 from tests import mains
 
-ROOT = pathlib.Path(__file__).parents[2]
 SET = [
     {"id": "a", "prompt": "1=", "answer": "1", "avg@16": 0.0},
     {"id": "b", "prompt": "2=", "answer": "2", "avg@16": 0.0625},
@@ -130,7 +126,7 @@ def test_bad_input_leaves_the_file_as_it_was(sweep, tmp_path, monkeypatch):
     write_run(sweep, n=32, fields={"model": "gone/base"})
     with pytest.raises(InputError, match="there is no gone/base"):
         record(sweep, gallery)
-    monkeypatch.setattr("isocompute_jax.sweeps.record.LARGEST", 100)
+    monkeypatch.setattr("research.record.LARGEST", 100)
     write_run(tmp_path / "third", n=4)
     with pytest.raises(InputError, match="100 is the most that is kept"):
         record(tmp_path / "third", gallery)
@@ -165,25 +161,10 @@ def test_curves_are_read_by_size_seed_and_set():
 
 
 def test_the_command(sweep, tmp_path):
-    done = mains.run("isocompute_jax.gallery", ["record", f"--sweep={sweep}", f"--gallery={tmp_path / 'gallery'}"])
+    done = mains.run("research.gallery", ["record", f"--sweep={sweep}", f"--gallery={tmp_path / 'gallery'}"])
     assert (done.returncode, done.stdout) == (0, "2 runs recorded, 0 there already, 0 not done yet\n")
-    done = mains.run("isocompute_jax.gallery", [f"--sweep={sweep}"])
+    done = mains.run("research.gallery", [f"--sweep={sweep}"])
     assert done.returncode == 2 and "gallery record --sweep=DIR" in done.stderr
-
-
-def test_the_page_is_written_in_a_checkout(tmp_path):
-    """An installation has no research/."""
-    (tmp_path / "isocompute_jax").symlink_to(ROOT / "isocompute_jax")
-    done = subprocess.run(
-        [sys.executable, "-m", "isocompute_jax.gallery", "build"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert f"build: there is no {tmp_path}/research/findings" in done.stderr and "run `make gallery`" in done.stderr
 
 
 def test_a_schedule_is_kept_and_reads_back_the_same(sweep, tmp_path):

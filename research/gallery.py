@@ -1,22 +1,17 @@
-r"""`python -m isocompute_jax.gallery`: keep the learning curves of finished runs with the project, and draw them.
+r"""`python -m research.gallery`: keep the learning curves of finished runs with the project, and draw them.
 
-    python -m isocompute_jax.gallery record --sweep=runs/study-full/runs/hard
-    python -m isocompute_jax.gallery record --sweep=runs/sweep --gallery=gallery --name=tail
-    python -m isocompute_jax.gallery build --docs=docs
-    python -m isocompute_jax.gallery calibrate --sweeps=problems_64,problems_256
+    python -m research.gallery record --sweep=runs/study-full/runs/hard
+    python -m research.gallery record --sweep=runs/sweep --gallery=gallery --name=tail
+    python -m research.gallery build --docs=docs
+    python -m research.gallery calibrate --sweeps=problems_64,problems_256
 
 `record` appends to gallery/NAME.parquet (NAME is that of the sweep's directory) what is not in it yet; runs that are
 not done are left for the next time. `python -m isocompute_jax.fit --runs=gallery/NAME.parquet` fits the curves.
-`build` writes findings.md, one_run.md, referee.md and llm.md of docs/ and their pictures anew, from what was recorded,
-by research/ of a checkout of this project. `calibrate` prints the constants under which theory errs least on some
-sweeps, from its present ones on.
+`build` writes findings.md, one_run.md, referee.md and llm.md of docs/ and their pictures anew, from what was recorded.
+`calibrate` prints the constants under which theory errs least on some sweeps, from its present ones on.
 """
 
 from __future__ import annotations
-
-import importlib
-import pathlib
-import sys
 
 from absl import flags
 
@@ -45,13 +40,13 @@ def main(action: str) -> None:
         calibrate_theory()
     else:
         raise InputError(
-            f"say what to do: `python -m isocompute_jax.gallery {RECORD} --sweep=DIR`, `{BUILD}` or `{CALIBRATE}`"
+            f"say what to do: `python -m research.gallery {RECORD} --sweep=DIR`, `{BUILD}` or `{CALIBRATE}`"
         )
 
 
 def record_sweep() -> None:
     """Keeps the curves of a sweep's finished runs."""
-    from isocompute_jax.sweeps.record import record
+    from research.record import record
 
     sweep = app.needed(SWEEP, "give the directory of the sweep whose runs to record")
     found = list(record(sweep, GALLERY.value, name=NAME.value).values())
@@ -60,24 +55,19 @@ def record_sweep() -> None:
 
 
 def build_pages() -> None:
-    """Writes the pages of what was found out, where the package lies in a checkout."""
-    checkout = pathlib.Path(__file__).absolute().parents[1]
-    if not (checkout / "research" / "findings").is_dir():
-        raise InputError(
-            f"{BUILD}: there is no {checkout}/research/findings, which writes findings.md: run `make gallery` in a "
-            "checkout of this project"
-        )
-    sys.path.insert(0, str(checkout))
-    for page in ("findings", "one_run", "referee", "llm"):
-        say(importlib.import_module(f"research.{page}").build(GALLERY.value, DOCS.value))
+    """Writes the pages of what was found out."""
+    from research import findings, llm, one_run, referee
+
+    for page in (findings, one_run, referee, llm):
+        say(page.build(GALLERY.value, DOCS.value))
 
 
 def calibrate_theory() -> None:
     """Prints constants and their error as the solver goes."""
-    from isocompute_jax.sweeps.calibrate import SEARCHED, calibrated, measured
-    from isocompute_jax.sweeps.record import SUFFIX, read_sweep
     from isocompute_jax.theory.forecast import EMBEDDED
     from isocompute_jax.theory.runs import Constants
+    from research.calibrate import SEARCHED, calibrated, measured
+    from research.record import SUFFIX, read_sweep
 
     names = app.needed(SWEEPS, "name the sweeps to calibrate on, by commas")
     sweeps = [measured(read_sweep(f"{GALLERY.value}/{name}{SUFFIX}"), points=9, runs=RUNS.value) for name in names]
