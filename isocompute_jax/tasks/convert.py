@@ -134,7 +134,7 @@ def gsm8k(row: Columns) -> dict[str, Any]:
     _, marker, answer = str(solution).rpartition("####")
     if not marker:
         raise InputError("answer: has no '####', behind which the number stands")
-    return {"prompt": _needed(row, "question"), "answer": answer.strip().replace(",", "")}
+    return {"prompt": _needed(row, "question"), "answer": re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", answer.strip())}
 
 
 def hendrycks_math(row: Columns) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from isocompute_jax.tasks.graders.protocol import UNMARKED, Grade, Grader
 
 MAX_TEXT_CHARS = 100_000
 
-_MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)", re.IGNORECASE)
+_MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)|答案\s?(?:是|为|:|\uff1a)", re.IGNORECASE)
 _BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"(?:(?<!\\)\\+|(?<![\\A-Za-z]))(?:f?boxed|fbox)\s{0,3}\{")  # a run of signs is read once
 _LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
@@ -33,6 +33,7 @@ _JOINED = re.compile(
     r"(?:[\s$.,;:()]|\\[()\[\]])*(?:\\text\s?\{\s*)?(?:and|or|,)?(?:\s*\})?(?:[\s$.,;:()]|\\[()\[\]])*"
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s?=\s?)?"
 )
+_TEXT = re.compile(r"\s*\\(?:text|textbf|mathrm|mbox)\s?\{([^{}]*)\}\s*")
 _SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|(?<=[.!?])(?=\n)")
 _THOUGHT = re.compile(r"\b(?:wait|hmm+|let me|let's|reconsider|suppose|assume|maybe|perhaps)\b", re.IGNORECASE)
 _HEDGE = re.compile(r"[\d$})],?\s{1,3}or\s{1,3}(?:\$|\\|[A-Za-z]\s?=|-?\d)")
@@ -93,9 +94,9 @@ def _normal_answer(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """Unicode NFC, white space as single spaces, without `$` or `*` at the ends or a final full stop; keeps case."""
-    spaced = " ".join(unicodedata.normalize("NFC", text).split())
-    return spaced.lstrip("$* ").rstrip("$*. ") or spaced
+    """Unicode NFC, white space as single spaces, no `$`, `*`, quotation marks or final full stop around; keeps case."""
+    spaced = " ".join(unicodedata.normalize("NFC", _TEXT.sub(r"\1", text)).split())
+    return spaced.lstrip("$*`\"' ").rstrip("$*`\"'.。 ") or spaced
 
 
 def find_answer(text: str) -> Final:
@@ -178,5 +179,5 @@ def plain_unicode(text: str) -> str:
     text = _SUPERSCRIPTS.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _SUBSCRIPTS.sub(lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m[0]) + " ", text)
-    text = unicodedata.normalize("NFKC", text).replace("\u2044", "/").translate(_MINUS)
+    text = unicodedata.normalize("NFKC", text).replace("\u2044", "/").replace("\u3002", ". ").translate(_MINUS)
     return text.replace("{,}", ",").replace("\\!", "")

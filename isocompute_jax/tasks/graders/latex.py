@@ -15,7 +15,7 @@ _SYMBOLS = str.maketrans({
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "×": r"\times ", "÷": r"\div ",
     "·": r"\cdot ", "⋅": r"\cdot ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     "±": r"\pm ", "√": r"\sqrt ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "≈": r"\approx ", "∨": r"\lor ",
-    "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ", "ℝ": r"\mathbb{R}", "‖": "|", "′": "'", "\u2062": "",
+    "∧": r"\land ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ", "ℝ": r"\mathbb{R}", "‖": "|", "′": "'", "\u2062": "",
     "〈": r"\langle ", "〉": r"\rangle ", "＄": "$",
 })  # fmt: skip
 
@@ -24,6 +24,14 @@ _REPLACED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, new in (
         (r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?", ""),
         (r"\\(?:rm|bf|it|normalsize|large)(?![A-Za-z])", ""),
+        (r"\\(?:ldots|cdots|dots)(?![A-Za-z])|\.\.\.|…", r"\\dots "),
+        (r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+        # The parser takes a transpose for nothing.
+        (
+            r"(?<=[A-Za-z)\]}])\s?\^\s?(?:\{\s?(?:T|\\top|\\intercal)\s?\}|T|\\(?:top|intercal)(?![A-Za-z]))",
+            r"^{\\Upsilon}",
+        ),
+        (r"(?:(?<=\bis )|(?<==)|(?<== )|^)(?:negative|minus) (?=\.?\d)|\bnegative (?=\.?\d)", "-"),
         (r"\\(?:,|;|:|!|>|quad(?![a-z])|qquad(?![a-z])|hspace\{[^{}]*\}|hfill)|\\ |~", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
@@ -41,8 +49,10 @@ _REPLACED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\ne(?![A-Za-z])|!=|\\not\s?=", r"\\neq "),
         (r"\\(?:varnothing|O)(?![A-Za-z])", r"\\emptyset "),
         (r"\\(?:degree|deg)(?![A-Za-z])|\^\s?\{?\s?\\circ\s?\}?", r"^\\circ "),
-        (r"\\(?:wedge|land)(?![A-Za-z])", r" and "),
-        (r"\\(?:vee|lor)(?![A-Za-z])", r" or "),
+        (r"\\(?:wedge|land)(?![A-Za-z])(?=.*[<>=\d])", r" and "),
+        (r"\\(?:vee|lor)(?![A-Za-z])(?=.*[<>=\d])", r" or "),
+        (r"\\wedge(?![A-Za-z])", r"\\land "),  # of statements, which an algebra of numbers does not know
+        (r"\\vee(?![A-Za-z])", r"\\lor "),
         (r"\\(?:imath|mathrm\s?\{i\}|mathbf\s?\{i\}|text\s?\{i\})", "i"),
         (r"\\mathrm\s?\{e\}|\\text\s?\{e\}", "e"),
         (r"\*\*(?=[\d({-])", "^"),
@@ -68,11 +78,12 @@ _WRAPPER = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname\*?|boldsymbol|bm|"
     r"boxed|fbox|underline|emph|ensuremath)\s?\{([^{}]*)\}"
 )
+_VECTOR = re.compile(r"\\(?:mathbf|boldsymbol|bm)\s?\{?([A-Za-z])\}?(?=\s?\\(?:times|cdot))")
 _MATH = re.compile(r"(?<!\\)(?:\$\$?|\\\(|\\\)|\\\[|\\\])")
 _DOUBLED = re.compile(r"\\\\+(?=[A-Za-z{}])")
 _ROW = re.compile(r"\\\\(?:\[[^\]]{0,20}\])?")
 _THIN = re.compile(r"(?<=\d)\\[,;:](?=\d{3}(?!\d))")
-_CURRENCY = re.compile(r"(-?)(\\\$|(?<!\$)\$(?=[\d.,]+$)|[€£¥])\s?(\d[\d.,]*)")
+_CURRENCY = re.compile(r"(-?)(\\\$|(?<!\$)\$(?=[\d.,]+$)|[€£¥])\s?(\d[\d.,]*)(?![A-Za-z\d])")
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "GBP", "¥": "yen"}
 
 
@@ -86,7 +97,7 @@ def clean(text: str) -> str:
     text = text.replace(r"\%", "%").strip().removeprefix("**").removesuffix("**")
     text = _THIN.sub("", text)
     text = _CURRENCY.sub(lambda found: f" {found[1]}{found[3]} {_CURRENCIES[found[2][-1]]} ", text)
-    text = _MATH.sub(" ", text).replace("\\$", " ")
+    text = _VECTOR.sub(r"\\vec{\1}", _MATH.sub(" ", text).replace("\\$", " "))
     for _ in range(3):  # nested wrappers
         text = _WRAPPER.sub(r" \1 ", text)
     for pattern, new in _REPLACED:

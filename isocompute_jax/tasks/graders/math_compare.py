@@ -30,9 +30,10 @@ _UNIT = re.compile(
 )
 """Words and what joins them, at the end of a value."""
 
-_SIGN = re.compile(r"[\\^_=<>*|]|(?<=[\d)}\]])\s?[!/]")
+_SIGN = re.compile(r"[\\^_=<>*|]|(?<=[\d)}\]])\s?[!/]|(?<![A-Za-z])[A-Za-z]'")
 """What only formulas have."""
 _LOOSE_SPACE = re.compile(r"(?<!\w)\s|\s(?!\w)")
+_PRODUCT = re.compile(r"\\vec\s?\{?[A-Za-z]\}?\s*\\(?:times|cdot)")
 _OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _ANGLE = re.compile(r"(\d+(?:\.\d+)?|\\frac\s?\{\d+\}\s?\{\d+\})\s?\^\\circ")
 """Degrees; only the functions of angles tell them from plain numbers."""
@@ -138,6 +139,8 @@ def _same_value(gold: str, answer: str) -> bool:
         return same_numeral(numeral or gold, other or answer)
     if _rounds_to(answer, gold):
         return True
+    if _PRODUCT.search(gold) or _PRODUCT.search(answer):  # which does not commute
+        return _same_words(gold, answer)
     try:
         return math_values.same_value(plain_value(gold), plain_value(answer))
     except (NotUnderstoodError, MemoryError, RecursionError):

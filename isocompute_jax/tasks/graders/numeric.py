@@ -39,7 +39,7 @@ NEIGHBOURS = 200
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+")
 _NUMBER = re.compile(
     r"""
-    (?<![\w.])                              # not inside a word or a longer number
+    (?<![^\W\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af])(?<!\.)  # not inside a word or a longer number
     (?P<sign>(?:(?<![)\]}])[-+])?)          # "47-3" is 47 and 3: behind an operand it is no sign
     (?:
       (?P<units>(?:\d{1,20}(?=\s?\\))?) \s?             # 2\frac{1}{2}
@@ -59,7 +59,10 @@ _NUMBER = re.compile(
 # What people write around a number that is no part of it, and what else may stand there.
 _ASIDE = re.compile("<<[^<>]*>>")  # of a calculator
 _TAG = re.compile("</?[A-Za-z|_][\\w|]*>|\N{REPLACEMENT CHARACTER}")  # of a format, or a special token
-_BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])")
+_BOLD = re.compile(r"(?<![\w)}])\*\*|\*\*(?![\w({-])|`|(?:^|(?<=\s))\|(?=\s|$)")  # and code, and cells of a table
+_SPELLED = re.compile(
+    r"(?<=\d)\s?\((?:[a-z]+[ -]?)*(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|teen|ty)\)"
+)
 _SENTENCE_END = re.compile(r"(?:[.?]|(?<![\d)}])!)(?:\s|$)")
 _CLAUSE_END = re.compile(r"[,;:?](?!\d)|\.(?:\s|$)")
 _GOES_ON = re.compile(
@@ -71,15 +74,17 @@ _SIGNS = re.compile(r"\\(?:times|cdot|div|frac|leq|geq)(?![A-Za-z])|_\{?\w{1,3}\
 _STEP = re.compile(r"[-A-Za-z\d\s$.,'\"()\[\]{}+*/]*")
 _UNIT_POWER = re.compile(r"([A-Za-z]+)\s?\^\s?\{?[23]\}?")
 _SLASHED = re.compile(r"(?<=[A-Za-z])\s?/\s?(?=[A-Za-z])")
-_LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+)?[^\s=:;,?!]*$")
-_PLAIN = re.compile(r"[A-Za-z\s$,:;.'\"()\[\]{}=-]*")
-_MINUS = re.compile(r"(?<![A-Za-z])-|-(?![A-Za-z])")
-_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
+_LAST_WORDS = re.compile(r"(?:[^\s=:;,?!]+\s+){0,2}[^\s=:;,?!]*$")
+_PLAIN = re.compile(r"(?:[^\W\d_]|[\s$,:;.'\"()\[\]{}=-])*")
+_MINUS = re.compile(r"(?<![^\W\d_])-|-(?![^\W\d_])")
+_WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 _CHANGING_WORDS = """
 sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt cbrt root abs min max mod gcd lcm floor ceil pi infty
-infinity i e or not about than least most between plus minus over divided multiplied times square cubed squared
-factorial percent half halves third thirds quarter quarters thousand million billion trillion hundred dozen
-two three four five six seven eight nine ten eleven twelve
+infinity i e or not never except but than least most between plus minus over under above below beyond exceeds exceeding
+divided multiplied times square cube cubed squared reciprocal inverse negative twice double triple thrice factorial
+percent half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths
+hundred thousand million millions billion billions trillion dozen bn mn mio mrd million millionen milliarden lakh crore
+two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
 """
 _CHANGING = frozenset(_CHANGING_WORDS.split())
 """Words that make another value of a number beside them, or leave it open."""
@@ -162,8 +167,8 @@ def same_number(a: WrittenNumber | None, b: WrittenNumber | None) -> bool:
 
 def _plain(text: str) -> str:
     """One line in one spelling: without tags, a calculator's notes and bold type; degrees as a word."""
-    bare = _BOLD.sub(" ", _TAG.sub(" , ", _ASIDE.sub(" ", text)))
-    plain = clean(bare).replace(r"^\circ", " degrees ")
+    bare = _BOLD.sub(" ", _TAG.sub(" , ", _ASIDE.sub(" ", text))).replace("\u2014", "; ")
+    plain = _SPELLED.sub("", clean(bare).replace(r"^\circ", " degrees "))
     plain = re.sub(r"^([-+]) (?=\.?\d)", r"\1", plain)
     return _UNIT_POWER.sub(lambda found: found[1] if found[1] in UNITS else found[0], plain)  # "5 m^2" as "5 m"
 
@@ -171,6 +176,7 @@ def _plain(text: str) -> str:
 def _only_number(text: str) -> WrittenNumber | None:
     """The one number that an answer gives in its first sentence, behind names or steps: `x = 5`, `15 + 5 = 20`."""
     *steps, last = _EQUALS.split(_SENTENCE_END.split(text, maxsplit=1)[0])
+    last = next((part for part in last.split(r"\approx") if part.strip()), "")  # of "10/3 ≈ 3.33" the first
     match = _NUMBER.search(last)
     found = None if match is None else _value(match)
     if match is None or found is None:
@@ -209,7 +215,7 @@ def _last_number(text: str) -> WrittenNumber | None:
 def _leaves_value(before: str, after: str) -> bool:
     """Whether what stands around a number is understood, and leaves its value alone."""
     before = _NAMED.sub("", before)
-    attached = _WORD.match(after)  # "2x" and "3i" are no numbers with a unit, "5cm" is
+    attached = re.match("[A-Za-z]+", after)  # "2x" and "3i" are no numbers with a unit, "5cm" is
     if attached and (len(attached[0]) < 2 or attached[0] not in UNITS):
         return False
     if re.search(r"[A-Za-z]\s?[(\[{]+\s?$", before):  # the number is an argument: f(5)
@@ -217,13 +223,15 @@ def _leaves_value(before: str, after: str) -> bool:
     after = _SLASHED.sub(" per ", after)
     if not all(_PLAIN.fullmatch(part) and not _MINUS.search(part) for part in (before, after)):
         return False
-    words = [word for word in _WORD.findall(after) if word not in UNITS]
+    words = [word for word in _WORD.findall(after) if word not in UNITS or word in POWERS]
     return all(_is_plain(word) for word in (*_WORD.findall(before), *words))
 
 
 def _is_plain(word: str) -> bool:
     """Whether a word beside a number is neither a variable nor one that makes another number of it."""
-    return word in _ARTICLES or (len(word) > 1 and word.lower() not in _CHANGING)
+    if len(word) == 1:
+        return word in _ARTICLES or not re.match("[A-Za-z\u0370-\u03ff不非没]", word)
+    return word.lower() not in _CHANGING and not word.endswith(("n't", "not")) and "不是" not in word
 
 
 def _value(match: re.Match[str]) -> WrittenNumber | None:
@@ -275,6 +283,7 @@ faces face pairs pair sets subsets rows row columns column cubes cube tiles tile
 chickens chicken cows cow horses horse birds bird fish trees tree flowers flower
 paths path arrangements arrangement permutations combinations
 """
+POWERS = frozenset({"squared", "cubed"})  # of a unit before them
 UNITS = frozenset(_WORDS.split())
 """Units and counted things, as they are written."""
 
@@ -287,8 +296,8 @@ def is_unit(text: str) -> bool:
     r"""Whether all of a text is known units: `cm`, `\text{ km/h}`, `square feet`, `m^2`, `students`, or nothing."""
     plain = _SPACES.sub(" ", _WRAPPED.sub(r" \1 ", text)).replace("{", "").replace("}", "")
     plain = _POWER.sub(" ", plain)
-    words = [word.strip(".") for word in re.split(r"[\s/·*$]+|\\cdot\b", plain)]
-    return all(word in UNITS or word.lower() in UNITS for word in words if word)
+    words = [word.strip(".") for word in re.split(r"[\s/·*$]+|\\cdot\b", plain) if word]
+    return not POWERS & set(words[:1]) and all(word in UNITS or word.lower() in UNITS for word in words if word)
 
 
 _NAMES = {
@@ -297,6 +306,7 @@ _NAMES = {
     "sec": "s", "minute": "min", "hour": "h", "hr": "h", "gram": "g", "kilogram": "kg", "milligram": "mg",
     "liter": "l", "litre": "l", "milliliter": "ml", "millilitre": "ml", "pound": "lb", "ounce": "oz", "degree": "deg",
     "mile": "mi", "yard": "yd", "dollar": "usd", "radian": "rad", "kph": "km/h", "kmh": "km/h", "mph": "mi/h",
+    "celsiu": "C", "celsius": "C", "fahrenheit": "F", "kelvin": "K",
     "squared": "^2", "cubed": "^3", "per": "/",
 }  # fmt: skip
 _SCALES: dict[str, tuple[str, str]] = {
@@ -307,6 +317,7 @@ _SCALES: dict[str, tuple[str, str]] = {
     "oz": ("pounds", "1"), "lb": ("pounds", "16"), "ml": ("volume", "1"), "l": ("volume", "1000"),
     "cent": ("money", "1"), "usd": ("money", "100"), "deg": ("angle", "1"), "rad": ("radians", "1"),
     "euro": ("euros", "1"), "month": ("months", "1"), "year": ("months", "12"), "gbp": ("gbp", "1"),
+    "C": ("celsius", "1"), "F": ("fahrenheit", "1"), "K": ("kelvin", "1"),
 }  # fmt: skip
 """Unit -> what it measures, and how many of the smallest one it is; what is not compared stands alone."""
 
@@ -336,6 +347,8 @@ def _canonical(unit: str) -> str:
     named = [_NAMES.get(word) or _NAMES.get(word.lower().rstrip("s")) or word for word in words]
     spread = " ".join(named).replace("{", "").replace("}", "").replace("/", " / ").split()
     lowered = [word if word in _SCALES else word.lower().rstrip("s") or word for word in spread]
+    if lowered[:1] == ["deg"] and lowered[1:] in (["C"], ["F"], ["K"]):
+        return lowered[1]
     if lowered[:1] in (["square"], ["sq"]):
         lowered = [*lowered[1:], "^2"]
     if lowered[:1] in (["cubic"], ["cu"]):
