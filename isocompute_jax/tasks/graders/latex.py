@@ -15,8 +15,8 @@ _SYMBOLS = str.maketrans({
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "×": r"\times ", "÷": r"\div ",
     "·": r"\cdot ", "⋅": r"\cdot ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
     "±": r"\pm ", "√": r"\sqrt ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "≈": r"\approx ", "∨": r"\lor ",
-    "∧": r"\land ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ", "ℝ": r"\mathbb{R}", "‖": "|", "′": "'", "\u2062": "",
-    "〈": r"\langle ", "〉": r"\rangle ", "＄": "$",
+    "∧": r"\land ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ", "ℝ": r"\mathbb{R}", "‖": "|", "′": "'",
+    "\u2062": "", "〈": r"\langle ", "〉": r"\rangle ", "＄": "$",
 })  # fmt: skip
 
 _REPLACED: tuple[tuple[re.Pattern[str], str], ...] = tuple(

@@ -55,7 +55,8 @@ BOTH = [
     ("5", "answer: 5 lakh", 0), ("5", "answer: £5m", 0), ("5", "answer: 5 tenths", 0), ("5", "answer: 5 squared", 0),
     ("5", r"\boxed{5 \text{ squared}}", 0), ("5", "答案是 5", 1), ("5", "所以\uff0c她有5个苹果。", 1),
     ("5", "Итак, получаем 5.", 1), ("5", "Also hat sie 5 Äpfel.", 1), ("5", "답은 5입니다", 1), ("5", "Answer: 5。", 1),
-    ("5", "答案不是 5", 0), ("5", "The result is `5`.", 1), ("5", "| Total | 5 |", 1), ("5", "The answer is 5 (five).", 1),
+    ("5", "答案不是 5", 0), ("5", "The result is `5`.", 1), ("5", "| Total | 5 |", 1),
+    ("5", "The answer is 5 (five).", 1),
     ("5", "The answer is 5 — done", 1), ("5", "The answer is about 5", 1), ("5", "answer: ≈ 5", 1),
     ("5", "The answer is approximately 5.", 1), ("10/3", r"\boxed{x = 10/3 \approx 3.33}", 1),
     # spellings of one number
