@@ -29,11 +29,19 @@ BASE = "isocompute_base"
 """In the metadata of the tensors: a checksum of the model that they were trained on."""
 
 
-OTHER_KINDS = (
-    "use_rslora", "use_dora", "use_qalora", "alpha_pattern", "rank_pattern", "bias", "lora_bias", "fan_in_fan_out",
-    "modules_to_save", "target_parameters", "trainable_token_indices", "layer_replication", "megatron_config",
+UNSET = ("null", "false", '""', "[]", "{}")
+PLAIN = {
+    "peft_type": ('"LORA"',),
+    "bias": ('"none"',),
+    "init_lora_weights": ("true", '"gaussian"', '"orthogonal"', '"eva"'),
+}
+"""What fields of peft's configs may say; other initialisations change the model's own weights, or freeze B."""
+OF_NO_MATTER = (
+    "r", "lora_alpha", "target_modules", "lora_dropout", "task_type", "inference_mode", "base_model_name_or_path",
+    "revision", "auto_mapping", "peft_version", "runtime_config", "exclude_modules", "layers_pattern", "megatron_core",
+    "qalora_group_size", "ensure_weight_tying", "eva_config", "corda_config", "loftq_config", "lora_ga_config",
 )  # fmt: skip
-"""Fields of peft's configs that change what adapters compute, or what is trained; they must be left as they are."""
+"""Those that are read elsewhere, or do not change by themselves what adapters compute or what of them is trained."""
 
 
 def fingerprint(params: Params) -> str:
@@ -161,19 +169,19 @@ def _check_config(directory: pathlib.Path, lora: LoraConfig, targets: list[str])
     """Holds a directory's adapter_config.json to the run's config."""
     path = directory / CONFIG_FILE
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        has = {name: written[name] for name in ("r", "lora_alpha", "target_modules")}
+        written = dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise InputError(f"{path} is missing: lora.start is a directory that peft's save_pretrained wrote") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: not an adapter's config ({error!r})") from error
-    wanted = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": targets}
-    has["target_modules"] = sorted(has["target_modules"])
-    for name, value in wanted.items():
-        if has[name] != value:
+    for name, value in written.items():
+        if name not in OF_NO_MATTER and json.dumps(value) not in (*UNSET, *PLAIN.get(name, ())):
             raise InputError(
-                f"{path}: {name} = {has[name]!r}, and the run's lora fields make {value!r}; set them alike"
+                f"{path}: {name} is {json.dumps(value)}: only plain LoRA is known here; make a model of it with peft's "
+                "merge_and_unload, and begin with that"
             )
-    for name in OTHER_KINDS:
-        if written.get(name) and (name, written[name]) != ("bias", "none"):
-            raise InputError(f"{path}: {name} is {json.dumps(written[name])}: only plain LoRA is known here")
+    wanted = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": targets}
+    for name, value in wanted.items():
+        has = written.get(name)
+        if (sorted(has, key=str) if isinstance(has, list) else has) != value:
+            raise InputError(f"{path}: {name} = {has!r}, and the run's lora fields make {value!r}; set them alike")

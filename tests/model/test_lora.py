@@ -221,17 +221,56 @@ def test_adapters_that_do_not_belong_are_refused(tmp_path):
         load(dataclasses.replace(config, mlp_dim=32), LORA, base_fingerprint=mark)
     with pytest.raises(InputError, match=r"adapter_config\.json is missing"):
         model.load_adapter(tmp_path, config, LORA, base_fingerprint=mark)
-    path = tmp_path / "adapter" / "adapter_config.json"
-    written = json.loads(path.read_text())
-    others = {"use_dora": True, "alpha_pattern": {"q_proj": 32}, "rank_pattern": {"q_proj": 4}, "bias": "all"}
-    for name, value in {**others, "modules_to_save": ["lm_head"]}.items():
-        path.write_text(json.dumps(written | {name: value}))
-        with pytest.raises(InputError, match=f"{name} is .*: only plain LoRA is known here"):
-            load(config, LORA, base_fingerprint=mark)
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"cut")
-    path.write_text(json.dumps(written))
     with pytest.raises(InputError, match="not a safetensors file that can be read"):
         load(config, LORA, base_fingerprint=mark)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"use_dora": True}, "use_dora is true: only plain LoRA is known here"),
+        ({"alpha_pattern": {"q_proj": 32}}, "alpha_pattern is"),
+        ({"bias": "all"}, 'bias is "all"'),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
+        # These take the principal part out of the model's own weights whenever they are loaded.
+        ({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights is"),
+        ({"init_lora_weights": "OLoRA"}, "init_lora_weights is"),
+        ({"init_lora_weights": "mica"}, "init_lora_weights is"),
+        ({"layers_to_transform": 0}, "layers_to_transform is 0"),
+        ({"alora_invocation_tokens": [5]}, r"alora_invocation_tokens is \[5\]"),
+        ({"kasa_config": {"beta": 1e-4}}, "kasa_config is"),
+        ({"a_kind_to_come": 3}, "a_kind_to_come is 3"),
+        ({"peft_type": "LOHA", "lora_alpha": None}, 'peft_type is "LOHA"'),
+        ({"target_modules": None}, r"target_modules = None, and the run's lora fields make \['down_proj'"),
+        ({"target_modules": "all-linear"}, "target_modules = 'all-linear', and"),
+        ({"target_modules": ["q_proj", None]}, r"target_modules = \['q_proj', None\]"),
+    ],
+)
+def test_other_kinds_of_adapters_are_refused_by_field(fields, said, tmp_path):
+    config = tiny_config()
+    _, _, mark = saved(tmp_path, config)
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(InputError, match=said):
+        model.load_adapter(tmp_path / "adapter", config, LORA, base_fingerprint=mark)
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "orthogonal", "eva"])
+def test_what_peft_writes_of_plain_adapters_is_taken(init, tmp_path):
+    peft = pytest.importorskip("peft")
+    config = tiny_config()
+    _, adapters, mark = saved(tmp_path, config)
+    targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    theirs = peft.LoraConfig(
+        r=LORA.rank, lora_alpha=LORA.alpha, target_modules=targets, init_lora_weights=init, lora_dropout=0.1,
+        task_type="CAUSAL_LM", revision="main", exclude_modules=["lm_head"],
+        eva_config=peft.EvaConfig() if init == "eva" else None,
+    )  # fmt: skip
+    theirs.save_pretrained(tmp_path / "adapter")
+    found = model.load_adapter(tmp_path / "adapter", config, LORA, base_fingerprint=mark)
+    jax.tree.map(np.testing.assert_array_equal, adapters, found)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
