@@ -117,7 +117,8 @@ class Prompts:
                 texts[written].append((place, text))
         for written, placed in texts.items():
             encoded = self.tokenizer.encode_batch([text for _, text in placed], special_tokens=not written)
-            found.update(zip((place for place, _ in placed), encoded, strict=True))
+            for (place, _), ids in zip(placed, encoded, strict=True):
+                found[place] = self._known_to_file(problems[place], ids)
         return [found[place] for place in range(len(problems))]
 
     def remember(self, problems: Sequence[Problem]) -> list[np.ndarray]:
@@ -205,6 +206,15 @@ class Prompts:
                 "see config.prompts.system and config.prompts.template_options, or mend the prompt"
             ) from error
         return text + self._config.generation_prefix
+
+    def _known_to_file(self, problem: Problem, ids: np.ndarray) -> np.ndarray:
+        """These ids, unless a token is among them that transformers added, such as a bos_token with a typo."""
+        if len(ids) and ids.max() >= self.tokenizer.vocab_size:
+            raise InputError(
+                f"problem {problem.id!r}: its prompt has the token {self.tokenizer.backend.id_to_token(ids.max())!r}, "
+                f"which {TOKENIZER_CONFIG} of {self.tokenizer.directory} names and {TOKENIZER} does not have: mend it"
+            )
+        return ids
 
     def _checked(self, problem: Problem) -> np.ndarray:
         """The ids that a problem brings along."""

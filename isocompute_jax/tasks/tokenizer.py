@@ -41,7 +41,9 @@ class Tokenizer:
     backend: Any  # the `tokenizers.Tokenizer`
     eos_ids: tuple[int, ...]  # ids that end a completion, the tokenizer's own first
     pad_id: int  # the padding id; the end-of-sequence id where the tokenizer has none (padding is masked in any case)
-    vocab_size: int  # ids below it may have a token, ids from it on have none
+    # ids below it may have a token in tokenizer.json; ids from it on have none, or one that transformers added, which
+    # no model has learned
+    vocab_size: int
     # messages, and what else its template reads as keywords -> the text of the chat, the beginning of an answer
     # included; None where there is no chat template
     chat: Callable[..., str] | None = None
@@ -138,7 +140,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
     there: instruction-tuned models have several.
 
     Raises:
-      InputError: no tokenizer.json, a broken file, or no end-of-sequence token.
+      InputError: no tokenizer.json, a broken file, or no end-of-sequence token that tokenizer.json has.
     """
     directory = pathlib.Path(directory)
     path = directory / TOKENIZER
@@ -150,9 +152,11 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
     # Prompts and completions come in small batches of short texts: handing them to threads costs more than it saves.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     hide_missing_pytorch()
+    from tokenizers import Tokenizer as Backend
     from transformers import AutoTokenizer
 
     try:
+        known = Backend.from_file(str(path)).get_vocab(with_added_tokens=True)
         loaded = AutoTokenizer.from_pretrained(
             str(directory), config=_model_config(directory), local_files_only=True, trust_remote_code=False
         )
@@ -161,7 +165,12 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
         raise InputError(f"{path}: cannot load the tokenizer ({error}); restore its files") from error
     if loaded.eos_token_id is None:
         raise InputError(f"{directory / TOKENIZER_CONFIG}: names no eos_token, so completions would never end; add it")
-    vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    if loaded.eos_token not in known:
+        raise InputError(
+            f"{directory / TOKENIZER_CONFIG}: eos_token is {loaded.eos_token!r} (or transformers takes that where the "
+            f"file names none), which {TOKENIZER} does not have, so completions would never end: name one that it has"
+        )
+    vocab_size = max(known.values()) + 1
     _, listed = (_eos_ids(directory / name, vocab_size) for name in (MODEL_CONFIG, GENERATION_CONFIG))
     after = "" if loaded.chat_template is None else end_of_answers(loaded)
     if listed and loaded.eos_token_id not in listed:
@@ -173,7 +182,7 @@ def load_tokenizer(directory: str | os.PathLike[str]) -> Tokenizer:
     return Tokenizer(
         backend=backend,
         eos_ids=tuple(dict.fromkeys([eos, *listed])),
-        pad_id=eos if loaded.pad_token_id is None else loaded.pad_token_id,
+        pad_id=loaded.pad_token_id if loaded.pad_token in known else eos,
         vocab_size=vocab_size,
         chat=None if loaded.chat_template is None else functools.partial(_chat, loaded),
         dated="strftime_now" in str(loaded.chat_template),

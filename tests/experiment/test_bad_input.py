@@ -196,7 +196,7 @@ def test_a_damaged_model_is_named_with_its_file(ends_with, base_run, tmp_path):
     ends_with(app.BAD_INPUT, "no-tokenizer has no tokenizer.json", model=name)
     small = dataclasses.replace(builders.MODEL, vocab_size=16)  # the tokenizer has 18 ids
     model.save_checkpoint(tmp_path / "small", small, random_params(small), tokenizer_from=base_run.model)
-    ends_with(app.BAD_INPUT, "token ids up to 17, and the model embeds vocab_size = 16", model=str(tmp_path / "small"))
+    ends_with(app.BAD_INPUT, "token ids up to 16, and the model embeds vocab_size = 16", model=str(tmp_path / "small"))
     path, name = damaged("no-config")
     (path / "config.json").unlink()
     ends_with(app.BAD_INPUT, "config.json", model=name)

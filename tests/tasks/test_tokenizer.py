@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoTokenizer
 
 from isocompute_jax.records.errors import InputError
-from isocompute_jax.tasks import load_tokenizer, make_problems, save_arithmetic_tokenizer
+from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import Prompts, load_tokenizer, make_problems, save_arithmetic_tokenizer
+from tests.tasks.chat_tokenizers import save_chatml
 
 PAD, EOS, UNKNOWN = 0, 1, 2
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "eos_token_id": EOS, "vocab_size": 32}
@@ -128,6 +130,27 @@ def test_a_tokenizer_without_padding_pads_with_its_end(tmp_path):
     config.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     with pytest.raises(InputError, match=r"tokenizer_config\.json: names no eos_token"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"eos_token": "<nowhere>"}, None])
+def test_an_end_that_the_file_does_not_have_is_refused(tmp_path, config):
+    """transformers makes a new token of it, or of its class's own where tokenizer_config.json is missing."""
+    save_chatml(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    path = tmp_path / "tokenizer_config.json"
+    path.unlink() if config is None else path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    with pytest.raises(InputError, match=r"_config\.json: eos_token is '<.*>' \(or .*, which tokenizer\.json does not"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_transformers_adds_is_no_token_of_the_vocabulary(tmp_path):
+    path = save_chatml(tmp_path) / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": "<pud>", "bos_token": "<bis>"}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 260 and tokenizer.eos_ids == (257,) and tokenizer.pad_id == 257
+    assert tokenizer.decode([[5, 260, 5, 257]]) == [f"{tokenizer.decode([[5]])[0]}\ufffd{tokenizer.decode([[5]])[0]}"]
+    with pytest.raises(InputError, match=r"problem 'p': its prompt has the token '<bis>', which tokenizer_config"):
+        Prompts(tokenizer).encode([Problem("p", "<bis>2 + 3", "5", "exact")])
 
 
 def test_a_published_model_config_that_transformers_refuses_is_no_hindrance(tmp_path):
