@@ -161,6 +161,27 @@ def test_a_server_that_a_run_cannot_use_is_refused(checkpoint, tmp_path, path, a
         asyncio.run(StockEngine(settings(checkpoint, url, tmp_path, dtype="float32")).start())
 
 
+@pytest.mark.parametrize("odd", [b"<html>", b"", [], {}, None, {"vllm_config": "{}"}], ids=repr)
+@pytest.mark.parametrize("path", ["server_info", "v1/models", "version", "get_world_size", "inference/v1/generate"])
+def test_what_is_no_vllm_is_refused_in_a_sentence(checkpoint, tmp_path, path, odd):
+    said = answers() | {f"/{path}": odd}
+    with recorded(said) as (url, _), pytest.raises(InputError, match=f"--url={url}: what answers there is no vLLM"):
+        asyncio.run(StockEngine(settings(checkpoint, url, tmp_path)).start())
+
+
+@pytest.mark.parametrize("odd", [b"<html>", [], {}, {"choices": []}, {"choices": [None]}], ids=repr)
+def test_an_odd_answer_in_place_of_a_rollout_is_an_engine_that_has_failed(checkpoint, tmp_path, odd):
+    async def play(engine):
+        await engine.start()
+        said["/inference/v1/generate"] = odd
+        async for _ in engine.generate(request()):
+            raise AssertionError("there is none")
+
+    said = answers()
+    with recorded(said) as (url, _), pytest.raises(EngineError, match="vLLM gave no rollout"):
+        asyncio.run(play(StockEngine(settings(checkpoint, url, tmp_path))))
+
+
 def test_a_server_that_came_back_with_other_weights_has_failed(checkpoint, tmp_path, monkeypatch):
     async def watched(engine):
         await engine.start()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -27,7 +28,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,14 @@ class StockEngine:
 
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx2.AsyncClient(timeout=CALL_S, limits=limits, base_url=self._settings.url.rstrip("/"))
+        vocab_size = int(read_config(self._settings.model)["vocab_size"])
         await self._reached()
+        with _read(InputError, f"--url={self._settings.url}: what answers there is no vLLM that is known here"):
+            await self._look(vocab_size)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _look(self, vocab_size: int) -> None:
+        """Fills in `facts`. Raises InputError as `start` says."""
         info = await self._info()
         config = info["vllm_config"]
         model, device = config["model_config"], config["device_config"]["device"]
@@ -107,14 +115,14 @@ class StockEngine:
         [listed] = (await self._asked("GET", "/v1/models"))["data"][:1]
         await self._asked("POST", "/resume")  # of an update that was cut off
         await self._asked("POST", "/update_weight_version", {"new_version": "0"})
-        devices = (await self._asked("GET", "/get_world_size"))["world_size"]
+        devices = int((await self._asked("GET", "/get_world_size"))["world_size"])
         self._whole = devices == 1
         routing = bool(config.get("aux_output_config", {}).get("enable_return_routed_experts"))
         self.facts = EngineFacts(
             engine="stock vLLM",
-            engine_version=(await self._asked("GET", "/version"))["version"],
+            engine_version=str((await self._asked("GET", "/version"))["version"]),
             model=self._settings.model,
-            vocab_size=int(read_config(self._settings.model)["vocab_size"]),
+            vocab_size=vocab_size,
             max_model_len=int(listed["max_model_len"]),
             max_group_size=self._settings.max_group_size,
             tensors=tensors,
@@ -137,7 +145,6 @@ class StockEngine:
                 await self._compare(_checkpoint(self._settings.model, tensors), "it serves another model than --model")
             except EngineError as error:
                 raise InputError(f"--model={self._settings.model}: {error}; name the model that it serves") from error
-        self._watching = asyncio.create_task(self._watch())
 
     async def _reached(self) -> None:
         """Waits until it is up."""
@@ -257,8 +264,9 @@ class StockEngine:
                 "sampling_params": asked,
                 "cache_salt": f"weights-{self._updates}",  # no cached prefix outlives its weights
             }
-            answer = await self._asked("POST", "/inference/v1/generate", body, None)
-        drawn = _completion(answer, versions=None)
+            with _read(EngineError, "vLLM gave no rollout"):
+                answer = await self._asked("POST", "/inference/v1/generate", body, None)
+                drawn = _completion(answer, versions=None)
         self.tokens_generated += len(drawn.tokens)
         return index, drawn
 
@@ -404,6 +412,17 @@ class StockEngine:
         if self._failure is None:
             self._failure = EngineError(message)
         return self._failure
+
+
+@contextlib.contextmanager
+def _read(raised: type[Exception], said: str) -> Iterator[None]:
+    """Makes one error of what reading an answer raises that is not as vLLM gives it, a page in HTML for example."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise raised(f"{said} ({error!r})") from error
 
 
 def _completion(answer: Mapping[str, Any], *, versions: tuple[str, ...] | None) -> Completion:
