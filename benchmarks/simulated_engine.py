@@ -124,6 +124,10 @@ class SimulatedEngine:
         wanted = int(max(1.0, self._median_length * np.exp(self._tail * random.standard_normal())))
         length = min(wanted, request.budget(index))
         tokens = random.integers(0, self.facts.vocab_size, length).astype(np.int32)
+        if request.stop_tokens:
+            ordinary = np.setdiff1d(np.arange(self.facts.vocab_size, dtype=np.int32), request.stop_tokens)
+            tokens = ordinary[tokens % len(ordinary)]
+            tokens[-1] = request.stop_tokens[0] if length == wanted else tokens[-1]
         await self._slots.get()
         try:
             began = self._now()

@@ -140,6 +140,14 @@ def checked_completion(
         if numbers is not None and len(bad := np.argwhere(~((numbers >= low) & (numbers <= high)))):
             place = tuple(bad[0])
             raise ValueError(f"it has at token {place[0]} the {what} {numbers[place]}, outside {low} .. {high}")
+    stops = np.isin(drawn.tokens, request.stop_tokens)
+    # Of a request without stop tokens nobody can tell why it stopped.
+    ended = length == budget if drawn.finish_reason == "length" else stops[-1] or not request.stop_tokens
+    if stops[:-1].any() or not ended:
+        raise ValueError(
+            f"it ended by {drawn.finish_reason!r} after {length} of {budget} tokens, with the id {drawn.tokens[-1]}: "
+            f"one ends with the first of {list(request.stop_tokens)}, or when it has so many"
+        )
     if support:
         drawn = dataclasses.replace(drawn, support=drawn.support_of(min(request.params.top_k, vocab_size)))
     return drawn

@@ -69,6 +69,9 @@ CHANGES = {
         changed(**{name: lambda x: np.tile(x, 9) for name in ("tokens", "logprobs", "policy_versions")}),
         "has more than 64 tokens",
     ),
+    "early": (changed(finish_reason=lambda _: "length"), "it ended by 'length' after 8 of 64 tokens, with the id 1"),
+    "no end": (changed(tokens=lambda x: x[::-1].copy()), "it ended by 'stop' after 8 of 64 tokens, with the id"),
+    "beyond": (changed(tokens=lambda x: np.where(np.arange(8) > 5, x[-1], x)), "one ends with the first of "),
     "logprobs": (changed(logprobs=lambda x: x[1:]), "8 tokens, 7 log-probabilities"),
     **{
         str(odd): (
@@ -140,14 +143,17 @@ MODES = {"current": (NEWEST, False, [NEWEST]), "one": (None, True, [1]), "any": 
 def rollouts(draw, change: str, versions: Sequence[int] = (1,)) -> pb.Completion:
     """A message of a rollout, right but for one `change`, if any."""
     length = draw(st.integers(1, 8))
-    tokens = np.array(draw(st.lists(st.integers(0, VOCAB - 1), min_size=length, max_size=length)), np.int32)
+    ordinary = st.integers(0, VOCAB - 1).filter(lambda token: token not in REQUEST.stop_tokens)
+    tokens = np.array(draw(st.lists(ordinary, min_size=length, max_size=length)), np.int32)
+    if (reason := "length" if length == 8 and draw(st.booleans()) else "stop") == "stop":
+        tokens[-1] = REQUEST.stop_tokens[0]
     experts = np.resize(np.arange(-1, EXPERTS, dtype=np.int16), (length + 1, LAYERS, ACTIVE))
     support = np.stack([tokens, np.full(length, -1, np.int32)], axis=1)
     drawn = Completion.drawn(
         tokens,
         -np.linspace(0, 30, length, dtype=np.float32),
         np.sort(np.resize(np.array(versions, np.int32), length)),
-        "stop",
+        reason,
         experts,
         support,
     )
@@ -197,7 +203,8 @@ def test_every_number_of_a_rollout_is_right_or_the_reply_is_bad(mode, change, da
         return
     length, versions = len(found.tokens), found.policy_versions.tolist()
     assert 1 <= length <= 8 and len(found.logprobs) == len(versions) == length
-    assert found.finish_reason in ("stop", "length")
+    ends = [token in REQUEST.stop_tokens for token in found.tokens]
+    assert not any(ends[:-1]) and (ends[-1] if found.finish_reason == "stop" else length == 8)
     assert all(-104 <= x <= 1e-4 for x in found.logprobs.tolist())
     assert all(0 <= x < VOCAB for x in found.tokens.tolist())
     assert versions == sorted(versions) and versions[0] >= 0 and versions[-1] <= NEWEST
