@@ -24,6 +24,7 @@ from isocompute_jax.experiment.config import RunConfig, SamplingConfig
 from isocompute_jax.experiment.rollouts import EVALUATION
 from isocompute_jax.experiment.workdir import FleetFile
 from isocompute_jax.model import ModelConfig, Params
+from isocompute_jax.records.checksums import weights_digest
 from isocompute_jax.records.errors import CONFIG, InputError, fields_called
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Problem
@@ -90,6 +91,7 @@ def _of_service(
     from isocompute_jax.service.client.fleet import RemoteSampler
     from isocompute_jax.service.client.weight_sender import Sender, ShareSender
 
+    lora = config.lora if config.lora.rank and config.lora.served else None
     sender = Sender(
         config.service,
         model_config,
@@ -97,7 +99,7 @@ def _of_service(
         in_flight=in_flight(config),
         start=team.broadcast(lambda: secrets.token_hex(16)),
         team=team,
-        lora=config.lora if config.lora.rank and config.lora.served else None,
+        lora=lora,
     )
     if not team.leads:
         return ShareSender(sender)
@@ -106,6 +108,7 @@ def _of_service(
         routing=config.loss.routing != "own",
         support=config.sampling.top_k > 0,
         turn_tokens=0 if turns is None else config.sampling.max_prompt_tokens + config.sampling.max_tokens,
+        base=weights_digest(config.model) if lora else "",
         interrupted=interrupted,
         report=FleetFile(workdir),
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Collection
+
+import numpy as np
 
 from isocompute_jax.records import run_files
 
 SUMS = "SHA256SUMS"
 PIECE, PIECES = 2**16, 64
 WHOLE_FILES = ("config.json", "tokenizer.json")
+NUMBERS, FLOATS = 64, {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 THREADS = 8
 """Files that are read at once: hashing and reading both leave the interpreter to others."""
 
@@ -87,3 +91,27 @@ def model_digest(directory: str | os.PathLike[str]) -> str:
                 file.seek(start)
                 digest.update(file.read(PIECE))
     return digest.hexdigest()
+
+
+def weights_digest(directory: str | os.PathLike[str]) -> str:
+    """Tells weights apart, in whatever files and floats they lie; empty where a directory holds none in safetensors.
+
+    The first numbers of each matrix and norm are looked at, as bfloat16 rounds them; not the head, which may be tied.
+    """
+    found: dict[str, bytes] = {}
+    for path in pathlib.Path(directory).glob("*.safetensors"):
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            for name, place in json.loads(file.read(size)).items():
+                if not (name.startswith("model.") and name.endswith(".weight") and place["dtype"] in FLOATS):
+                    continue
+                dtype = np.dtype(FLOATS[place["dtype"]])
+                start, end = place["data_offsets"]
+                file.seek(8 + size + start)
+                numbers = np.frombuffer(file.read(min(end - start, NUMBERS * dtype.itemsize)), dtype)
+                if place["dtype"] != "BF16":
+                    bits = numbers.astype(np.float32).view(np.uint32)
+                    numbers = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
+                found[name] = numbers.tobytes()
+    digest = hashlib.blake2b(repr(sorted(found.items())).encode(), digest_size=16)
+    return digest.hexdigest() if found else ""

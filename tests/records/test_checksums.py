@@ -4,9 +4,12 @@ import pathlib
 import shutil
 import subprocess
 
+import ml_dtypes
+import numpy as np
 import pytest
+import safetensors.numpy
 
-from isocompute_jax.records.checksums import SUMS, damage, write_sums
+from isocompute_jax.records.checksums import SUMS, damage, weights_digest, write_sums
 
 
 @pytest.fixture
@@ -43,3 +46,24 @@ def test_what_is_wrong_is_named(directory):
         assert (damage(directory) or "").startswith(found)
     (directory / SUMS).unlink()
     assert damage(directory) == "SHA256SUMS is missing"
+
+
+def test_weights_are_told_apart_whatever_files_and_floats_they_lie_in(tmp_path):
+    """Beside ml_dtypes, which rounds to bfloat16 too."""
+    draw = np.random.default_rng(0).standard_normal
+    weights = {f"model.layers.{i}.mlp.up_proj.weight": draw((9, 8)).astype(np.float32) for i in range(3)}
+    short = {name: x.astype(ml_dtypes.bfloat16) for name, x in weights.items()}
+    changed = {name: np.array(x) for name, x in short.items()}
+    for place, tensor in enumerate(changed.values()):
+        tensor[0, place] = 7
+    halves = {"a": dict([*short.items()][:1]), "b": dict([*short.items()][1:])}
+    kinds = {"one": {"x": weights}, "short": {"x": short}, "parts": halves, "other": {"x": changed}, "none": {}}
+    kinds["head"] = {"x": {**weights, "lm_head.weight": draw((2, 2))}}
+    found = {}
+    for kind, files in kinds.items():
+        (tmp_path / kind).mkdir()
+        for name, tensors in files.items():
+            safetensors.numpy.save_file(tensors, tmp_path / kind / f"{name}.safetensors")
+        found[kind] = weights_digest(tmp_path / kind)
+    assert found["one"] == found["short"] == found["parts"] == found["head"] != found["other"]
+    assert found["none"] == weights_digest(tmp_path / "nowhere") == ""

@@ -114,6 +114,16 @@ def test_a_run_trains_adapters_that_a_server_applies(run, tmp_path, push):
     assert max(line["logprob_difference_max"] or 0 for line in lines) < 1e-5
 
 
+def test_a_server_of_another_base_is_refused_by_name(run, tmp_path):
+    other = tmp_path / "other"
+    model.save_checkpoint(other, builders.MODEL, random_params(builders.MODEL, seed=9), tokenizer_from=run.model)
+    engine = JaxEngine(JaxSettings(str(other), max_slots=16, lora_rank=4))
+    with live(engine=engine, weights_dir=str(tmp_path)) as [server]:
+        config = over(run, server, tmp_path, LoraConfig(rank=4, alpha=8.0, served=True))
+        with pytest.raises(InputError, match=f"{server.address} has other weights in --model={other} than"):
+            loop.train(config, tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_a_server_of_all_weights_takes_merged_ones(run, tmp_path):
     engine = JaxEngine(JaxSettings(run.model, max_slots=16))

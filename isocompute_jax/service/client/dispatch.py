@@ -63,7 +63,7 @@ class Dispatcher:
     """Sends groups to members and delivers what comes back; made and used on one running event loop.
 
     Args:
-      sender, routing, support, turn_tokens: as of `fleet.RemoteSampler`.
+      sender, routing, support, turn_tokens, base: as of `fleet.RemoteSampler`.
       deliver: called with the lane and a finished group.
       on_failure: called once, when `failure` is set.
     """
@@ -75,6 +75,7 @@ class Dispatcher:
         routing: bool,
         support: bool,
         turn_tokens: int,
+        base: str,
         deliver: Callable[[str, RolloutGroup], None],
         on_failure: Callable[[], None],
     ):
@@ -109,6 +110,7 @@ class Dispatcher:
                 routing=routing,
                 support=support,
                 turn_tokens=turn_tokens,
+                base=base,
                 token_versions=self._in_flight in ("continue", "recompute"),
             ),
             changed=self._on_change,

@@ -47,6 +47,7 @@ class RemoteSampler:
       support: the same of which tokens could be drawn.
       turn_tokens: longest prompt and completion together, of rollouts that are drawn in turns (`sampling.turns`);
         servers that know no turns, or hold less, end the run. 0 where none are.
+      base: digest of the weights beside which servers apply adapters; empty where they do not.
       interrupted: whether the user wants the run to end: asked while every endpoint is gone.
       report: told every other second how the fleet is, in a thread of its own.
     """
@@ -60,6 +61,7 @@ class RemoteSampler:
         routing: bool = False,
         support: bool = False,
         turn_tokens: int = 0,
+        base: str = "",
         interrupted: Callable[[], bool] = lambda: False,
         report: Callable[[FleetHealth], None] = lambda health: None,
     ):
@@ -79,6 +81,7 @@ class RemoteSampler:
             routing=routing,
             support=support,
             turn_tokens=turn_tokens,
+            base=base,
             deliver=lambda lane, group: self._queues[lane].put(group),
             on_failure=self._wake,
         )

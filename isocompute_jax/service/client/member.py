@@ -55,13 +55,20 @@ def refusal(code: grpc.StatusCode, service: ServiceConfig | None = None) -> str:
     return ""
 
 
-def lack(status: pb.StatusReply, *, routing: bool, support: bool, turn_tokens: int, token_versions: bool) -> str:
+def lack(
+    status: pb.StatusReply, *, routing: bool, support: bool, turn_tokens: int, token_versions: bool, base: str = ""
+) -> str:
     """What the run needs and the server, by its `status`, cannot do, and the remedy; empty for nothing.
 
     It may need the experts that tokens went to (`routing`), which tokens could be drawn (`support`), room for
-    `turn_tokens`, the longest prompt and completion of rollouts drawn in turns (0 where none are), and which weights
-    drew each token (`token_versions`), as these may change meanwhile.
+    `turn_tokens`, the longest prompt and completion of rollouts drawn in turns (0 where none are), which weights drew
+    each token (`token_versions`), as these may change meanwhile, and the weights of the digest `base` beside adapters.
     """
+    if base and status.base and status.base != base:
+        return (
+            f"has other weights in --model={status.model} than {CONFIG.model}, beside which adapters are trained "
+            f"({CONFIG.lora.served}): start it with the same ones"
+        )
     if routing and not status.routing:
         return (
             f"does not say which experts it chose, and {CONFIG.loss.routing} asks for them: start it with --routing, "

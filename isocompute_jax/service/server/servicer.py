@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
+from isocompute_jax.records.checksums import weights_digest
 from isocompute_jax.service.proto import convert, sampler_pb2_grpc
 from isocompute_jax.service.proto import sampler_pb2 as pb
 from isocompute_jax.service.proto.terms import Refusal, host_id, invalid, same_run, shown
@@ -88,6 +89,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
         self._open.set()
         self._incarnation = secrets.token_hex(8)
         self._host_id = host_id()
+        self._base = weights_digest(engine.facts.model)
         self._began = self._applied = time.monotonic()
         self._watch()
 
@@ -206,6 +208,7 @@ class Servicer(sampler_pb2_grpc.SamplerServicer):
             devices=pb.Devices(kind=facts.device_kind, count=facts.devices),
             draining=self.stopping and not self.failure,
             nccl=facts.nccl,
+            base=self._base,
         )
 
     async def Cancel(self, message: pb.CancelRequest, context: grpc.aio.ServicerContext) -> pb.CancelReply:

@@ -74,6 +74,10 @@ def test_who_sends_rollouts_is_asked_less_often(monkeypatch, comes, suspect, bet
         ({"routing": True}, {}, "start it with --routing"),
         ({"support": True}, {}, "does not say which tokens could be drawn, and config.sampling.top_k asks"),
         ({"support": True}, {"support": True}, ""),
+        ({"base": "a"}, {"base": "b", "model": "m"}, "has other weights in --model=m than config.model"),
+        ({"base": "a"}, {"base": "a"}, ""),
+        ({"base": "a"}, {}, ""),  # a server of an older release
+        ({}, {"base": "b"}, ""),
     ],
 )
 def test_what_is_lacking_is_said(needs, status, said):
