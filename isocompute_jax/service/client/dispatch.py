@@ -242,6 +242,14 @@ class Dispatcher:
 
     def _on_change(self) -> None:
         self._changed.set()
+        found: dict[str, Member] = {}
+        for member in self._members:
+            if not member.up or member.unlisted or not member.status.incarnation:
+                continue
+            if (other := found.setdefault(member.status.incarnation, member)) is not member:
+                where = CONFIG.service.endpoints_file if self._file else CONFIG.service.endpoints
+                both = f"{other.target} and {member.target}"
+                self._fail(InputError(f"{where}: {both} are one server under two names: list it once"))
         self._dispatch()
 
     def _fail(self, error: Exception) -> None:

@@ -51,6 +51,15 @@ def tokens(groups) -> dict[str, list[list[int]]]:
     return {group.problem_id: [c.tokens.tolist() for c in group.completions] for group in groups}
 
 
+def test_a_server_under_two_names_is_said_to_be_one(tmp_path):
+    with (
+        live() as [server],
+        fleet(server, f"localhost:{server.port}", directory=tmp_path) as sampler,
+        pytest.raises(InputError, match=r"config.service.endpoints: .* and .* are one server under two names"),
+    ):
+        sampler.update_weights(params(), version=1)
+
+
 def test_every_group_comes_back_once_from_both_servers(tmp_path):
     with live(2) as servers, fleet(*servers, directory=tmp_path) as sampler:
         sampler.submit(requests(5))
