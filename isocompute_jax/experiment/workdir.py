@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import logging
@@ -16,6 +17,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,7 @@ NOTHING_DONE = (run_files.LOCK, run_files.CONFIG, run_files.FLEET)
 """Files of a run that has done nothing yet."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 EXPORTED = "export.json"  # file that `export` adds to what it writes: the run whose weights they are
+CODE = "code"  # key of config.json: digests of the files that the user's own rewards and environment stand in
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "numpy")
 
 
@@ -152,6 +155,8 @@ def _open(
         write_config(path, config, facts, origin, contents)
     else:
         check_same_run(path, config, but=_check_contents(path, config, contents))
+    if origin is not None or not new:
+        _say_of_other_code(path if begun or origin is None else origin.run, config)
     if origin is not None and not begun:
         fork.say_of_jumps(config, origin)
         fork.begin(path, origin)
@@ -183,6 +188,7 @@ def write_config(
         **({run_files.SCHEDULE: text} if (text := schedule_text(config)) else {}),
         **({"fork": fork.ancestry(origin)} if origin else {}),
         **({CONTENTS: dict(contents)} if contents else {}),
+        **({CODE: code} if (code := code_of(config)) else {}),
         "config": dataclasses.asdict(config),
         IDENTITY: fork.identity_of_fork(config, origin) if origin else identity(config),
         "versions": versions(),
@@ -190,6 +196,29 @@ def write_config(
         "devices": [str(device) for device in jax.devices()],
     }
     run_files.write_atomic(path / run_files.CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def code_of(config: RunConfig) -> dict[str, str]:
+    """Module -> digest of its file, of those in which the user's own rewards and environment stand.
+
+    They have been imported.
+    """
+    found, reward = {}, config.reward
+    for name in (reward.function, *reward.tasks.values(), *reward.allow, config.environment.name):
+        named, _, attribute = name.partition(":")
+        own = getattr(getattr(sys.modules.get(named), attribute, None), "__module__", named)
+        if file := attribute and getattr(sys.modules.get(own), "__file__", None):
+            found[own] = hashlib.blake2b(pathlib.Path(file).read_bytes(), digest_size=16).hexdigest()
+    return found
+
+
+def _say_of_other_code(path: pathlib.Path, config: RunConfig) -> None:
+    """Warns of rewards and environments whose code is not what the run in a directory began with."""
+    known = json.loads((path / run_files.CONFIG).read_text(encoding="utf-8")).get(CODE, {})
+    for name, digest in code_of(config).items():
+        if known.get(name, digest) != digest:
+            said = "%s has changed since %s began: its curve may mix rewards of two kinds from here on"
+            LOG.warning(said, sys.modules[name].__file__, path)
 
 
 def schedule_text(config: RunConfig) -> str:

@@ -49,6 +49,26 @@ def test_other_rows_under_the_same_name_are_refused(begun):
     assert (run / run_files.DONE).exists()
 
 
+def test_a_reward_that_was_edited_meanwhile_is_said_and_named(tmp_path, monkeypatch, caplog):
+    """By the module that the function is from, wherever it is named; a fork compares with the run it comes from."""
+    own = tmp_path / "own_reward.py"
+    own.write_text("def graded(problem, completion):\n    return float(len(completion) > 2)\n")
+    (tmp_path / "own_rewards.py").write_text("from own_reward import graded\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = builders.make_inputs(tmp_path)
+    reward = RewardConfig("own_rewards:graded", workers=1)
+    config = dataclasses.replace(config, reward=reward, max_compute=2 * config.rollouts_per_step)
+    with builders.interrupted_in_step(1), pytest.raises(KeyboardInterrupt):
+        loop.train(config, tmp_path / "run")
+    own.write_text("# edited\n" + own.read_text())
+    said = f"{own} has changed since {tmp_path / 'run'} began: its curve may mix rewards of two kinds from here on"
+    for directory in ("fork", "run"):
+        caplog.clear()
+        fork = str(tmp_path / "run") if directory == "fork" else ""
+        loop.train(dataclasses.replace(config, fork=fork), tmp_path / directory)
+        assert [record.getMessage() for record in caplog.records].count(said) == 1
+
+
 def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
     config, run = begun
     moved = shutil.move(config.train_set, tmp_path / "moved.jsonl")
