@@ -69,6 +69,23 @@ def test_a_reward_that_was_edited_meanwhile_is_said_and_named(tmp_path, monkeypa
         assert [record.getMessage() for record in caplog.records].count(said) == 1
 
 
+def test_a_log_that_is_gone_or_cut_is_said_when_the_run_goes_on(begun, caplog):
+    config, run = begun
+    kept = (run / run_files.METRICS).read_text().splitlines(keepends=True)
+    (run / run_files.METRICS).write_text("".join(kept[1:]))
+    (run / run_files.EVAL).unlink()
+    loop.train(config, run)
+    for name in (run_files.METRICS, run_files.EVAL):
+        [said] = [text for text in caplog.messages if text.startswith(f"{run / name} lacks lines of steps up to 3")]
+        assert said.endswith("goes on without them, unless a copy of the file is put back")
+
+
+def test_nothing_is_said_of_logs_that_are_whole(begun, caplog):
+    config, run = begun
+    loop.train(config, run)
+    assert not any("lacks lines" in text for text in caplog.messages)
+
+
 def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
     config, run = begun
     moved = shutil.move(config.train_set, tmp_path / "moved.jsonl")
