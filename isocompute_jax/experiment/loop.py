@@ -79,7 +79,9 @@ def train(
     """
     began, config, path, team = time.monotonic(), config.resolved(), pathlib.Path(directory), team or alone()
     if team.broadcast(lambda: workdir.is_done(path, config)):
-        LOG.info("%s is done already", path)
+        gone = not (path / run_files.MODEL).exists()
+        remedy = f"; its model/ is gone: python -m isocompute_jax.export --run={path} --out={path / run_files.MODEL}"
+        LOG.info("%s is done already%s", path, remedy if gone else "")
         return
     tracking.check_installed(config.track)
     check_steps(profile, config)

@@ -11,6 +11,7 @@ from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
 from isocompute_jax.experiment.fork import origin_of
+from isocompute_jax.experiment.workdir import export_checkpoint
 from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import RewardConfig
@@ -84,6 +85,21 @@ def test_nothing_is_said_of_logs_that_are_whole(begun, caplog):
     config, run = begun
     loop.train(config, run)
     assert not any("lacks lines" in text for text in caplog.messages)
+
+
+def test_of_a_finished_run_whose_model_is_gone_it_is_said_how_to_get_it_back(begun, caplog):
+    config, run = begun
+    caplog.set_level("INFO")
+    loop.train(config, run)
+    loop.train(config, run)
+    assert caplog.messages[-1] == f"{run} is done already"
+    before = (run / run_files.MODEL / "model.safetensors").read_bytes()
+    shutil.rmtree(run / run_files.MODEL)
+    loop.train(config, run)
+    command = f"python -m isocompute_jax.export --run={run} --out={run / run_files.MODEL}"
+    assert caplog.messages[-1] == f"{run} is done already; its model/ is gone: {command}"
+    export_checkpoint(run, out=run / run_files.MODEL)
+    assert (run / run_files.MODEL / "model.safetensors").read_bytes() == before
 
 
 def test_the_same_rows_elsewhere_are_accepted(begun, tmp_path):
