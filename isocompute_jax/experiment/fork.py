@@ -19,6 +19,7 @@ from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.problem_stream import stage_of
 from isocompute_jax.learner import checkpoint
 from isocompute_jax.records import run_files
+from isocompute_jax.records.checksums import model_digest
 from isocompute_jax.records.errors import CONFIG, InputError
 from isocompute_jax.records.identity import CONTENTS, IDENTITY, differences, identity, is_of, moved
 
@@ -137,6 +138,18 @@ def say_of_jumps(config: RunConfig, origin: Origin) -> None:
             "config.curriculum.stages = %s, config.max_compute = %d: where this run begins, at %d rollouts, the "
             "curriculum goes from stage %d, in %s (%s, %d), to stage %d",
             *(list(stages), config.max_compute, origin.compute, left + 1, origin.run, planned, ended, begun + 1),
+        )
+
+
+def say_of_model(config: RunConfig, origin: Origin) -> None:
+    """Warns of a model whose weights are not trained: the origin's are, even if it began with another model."""
+    theirs = origin.written.get("config", {}).get("model", config.model)
+    if theirs != config.model and model_digest(theirs) != model_digest(config.model):
+        kl = ", and the reference of the KL term" if config.loss.kl_coef and not config.teacher else ""
+        LOG.warning(
+            "config.model = %r, and %s began with %r: a fork trains that run's weights on; of config.model it takes "
+            "shape and tokenizer alone%s",
+            *(config.model, origin.run, theirs, kl),
         )
 
 

@@ -159,6 +159,7 @@ def _open(
         _say_of_other_code(path if begun or origin is None else origin.run, config)
     if origin is not None and not begun:
         fork.say_of_jumps(config, origin)
+        fork.say_of_model(config, origin)
         fork.begin(path, origin)
     return new
 

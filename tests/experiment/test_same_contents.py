@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from isocompute_jax import model
 from isocompute_jax.allocation.schedule import ScheduleConfig
 from isocompute_jax.experiment import loop
 from isocompute_jax.experiment.config import CurriculumConfig, EvaluationConfig, override
@@ -16,6 +17,7 @@ from isocompute_jax.records import run_files
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.tasks import RewardConfig
 from tests.experiment import builders
+from tests.model.tiny import random_params
 
 
 @pytest.fixture
@@ -175,6 +177,20 @@ def test_a_fork_goes_on_with_the_rows_of_the_run_that_it_begins_from(begun, tmp_
     path.write_text("".join(rows))
     loop.train(forked, tmp_path / "fork")
     assert len(builders.log_lines(tmp_path / "fork", run_files.METRICS)) == 4
+
+
+def test_a_fork_says_that_it_does_not_train_the_weights_of_another_model(begun, tmp_path, caplog):
+    """A copy of the same model is no other one."""
+    config, run = begun
+    config = dataclasses.replace(override(config, "loss.kl_coef", 0.0), fork=str(run))  # with one it would be refused
+    copy, other = (shutil.copytree(config.model, tmp_path / name) for name in ("copy", "other"))
+    model.save_checkpoint(other, builders.MODEL, random_params(builders.MODEL, seed=9), tokenizer_from=config.model)
+    for path, said in ((copy, 0), (other, 1)):
+        loop.train(dataclasses.replace(config, model=str(path)), tmp_path / f"fork of {path.name}")
+        text = f"config.model = '{path}', and {run} began with '{config.model}': a fork trains"
+        assert caplog.text.count(text) == said
+    ours, theirs = (builders.final_checkpoint(tmp_path / f"fork of {name}")[0] for name in ("other", "copy"))
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize("field", ["train_set", "evaluation.sets.validation"])
