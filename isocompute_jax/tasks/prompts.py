@@ -7,6 +7,7 @@ brings along are read as they stand.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -96,6 +97,7 @@ class Prompts:
         self.also = ""  # advice beside that on answers that are cut off, where prompts may be why
         self._config = config
         self._seen: set[bool] = set()  # kinds that were checked: chats, plain texts
+        self._system_checked = False
         self._known: dict[int, tuple[Problem, np.ndarray]] = {}
 
     def encode(self, problems: Sequence[Problem]) -> list[np.ndarray]:
@@ -151,8 +153,10 @@ class Prompts:
                 "that no run could be repeated tomorrow: set config.prompts.template_options to {'date_string': "
                 "'26 Jul 2024'}, or write a date into the template"
             )
-        text = self.chat(problem, _messages(problem.prompt, config))
+        messages = _messages(problem.prompt, config)
+        text = self.chat(problem, messages)
         self._check_first(problem, text, True)
+        self._check_system(problem, text, messages)
         return text, True
 
     def _check_first(self, problem: Problem, text: str, written: bool) -> None:
@@ -182,6 +186,20 @@ class Prompts:
                 "that answers may never end: set config.prompts.chat_template=on (of curate: --chat_template=on), or "
                 "off where it is meant so", where, problem.id
             )  # fmt: skip
+
+    def _check_system(self, problem: Problem, text: str, messages: Sequence[Message]) -> None:
+        """Warns, once, of a system message that the chat template leaves out."""
+        others = [message for message in messages if message["role"] != "system"]
+        if self._system_checked or len(others) == len(messages):
+            return
+        self._system_checked = True
+        with contextlib.suppress(InputError):  # a template may ask for one, which it then writes
+            if self.chat(problem, others) == text:
+                LOG.warning(
+                    "%s: its chat template leaves out system messages (config.prompts.system, or the prompt's own), as "
+                    "that of problem %r: the model never reads them; say it in config.prompts.suffix or in the prompts",
+                    self.tokenizer.directory, problem.id
+                )  # fmt: skip
 
     def is_chat(self, problem: Problem) -> bool:
         """Whether the chat template writes its prompt."""

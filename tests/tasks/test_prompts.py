@@ -144,6 +144,20 @@ def test_an_end_that_the_template_never_writes_is_said_once(tmp_path, caplog):
     assert not caplog.messages
 
 
+def test_a_system_message_that_the_template_leaves_out_is_said_once(tokenizers, tmp_path, caplog):
+    ignoring = CHATML.replace("for message in messages", "for message in messages if message.role != 'system'")
+    save(tmp_path, special=["<|im_start|>", "<|im_end|>"], bos=None, eos="<|im_end|>", chat_template=ignoring)
+    asked, own = problem(chat(("user", "2+2?"))), problem(chat(("system", "S"), ("user", "2+2?")))
+    for tokenizer, prompt, system in ((load_tokenizer(tmp_path), asked, ""), (tokenizers["chatml"], own, "Be brief.")):
+        Prompts(tokenizer, PromptConfig(system=system)).encode([prompt])
+    assert not caplog.messages
+    for prompt, system in ((asked, "Be brief."), (own, "")):
+        caplog.clear()
+        Prompts(load_tokenizer(tmp_path), PromptConfig(system=system)).encode([asked, prompt, prompt])
+        [said] = caplog.messages
+        assert said.startswith(f"{tmp_path}: its chat template leaves out system messages (config.prompts.system, or")
+
+
 def test_a_tokenizer_that_ends_prompts_is_refused(tmp_path):
     save(tmp_path, special=["<s>", "</s>"], bos="<s>", eos="</s>", chat_template=CHATML)
     backend = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
