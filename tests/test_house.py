@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 63_020), ("isocompute_jax/fit", 9_500), ("tests", 57_450), ("benchmarks", 9_590)],
+    [("isocompute_jax", 63_230), ("isocompute_jax/fit", 9_500), ("tests", 57_680), ("benchmarks", 9_590)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar
