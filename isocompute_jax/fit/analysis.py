@@ -48,6 +48,7 @@ def analyze(data: Any, options: AnalysisOptions | None = None, *, questions: boo
         data = [data]
     sources = data if isinstance(data, MemoryTable) or _are_paths(data) else memory_table(data)
     runs, notes = read_curves(sources, options.read)
+    options = dataclasses.replace(options, read=notes.read or options.read)
     return analyse_curves(runs, options, notes=notes, questions=questions)
 
 

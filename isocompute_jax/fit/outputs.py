@@ -108,6 +108,7 @@ def write_law(
     from isocompute_jax.fit.report.page import render_law
 
     curves, notes = read_curves([os.fspath(root) for root in runs], read)
+    options = dataclasses.replace(options, metric=(notes.read or read).metric)
     result = fit_law(curves, options)
     result = dataclasses.replace(result, notes=(*notes.texts, *result.notes))
     first = {

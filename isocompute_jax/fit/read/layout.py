@@ -31,17 +31,37 @@ LABELS = ("model", "train_set", SCHEDULE)
 """Columns of words that are a part of a run's identity, as the fields of these names in config.json are."""
 OURS = ("run", "eval_set", *LABELS, *FACTS, "compute", "step", "tokens", "gpu_hours", RATE)
 ALIASES = {
+    "run": ("run_name", "exp_name", "experiment_name", "trainer.experiment_name", "run_id", "Name"),
+    "group_size": (
+        "actor_rollout_ref.rollout.n", "rollout.n", "num_generations", "rollouts_per_example",
+        "orchestrator.rollouts_per_example", "orchestrator.group_size", "num_samples_per_prompt_rollout",
+        "n_samples_per_prompt", "generator.n_samples_per_prompt", "num_generations_per_prompt",
+        "grpo.num_generations_per_prompt", "gconfig.n_samples", "num_return_sequences_in_group",
+    ),
+    "problems_per_batch": (
+        "data.train_batch_size", "num_unique_prompts_rollout", "num_prompts_per_step", "grpo.num_prompts_per_step",
+        "groups_per_batch",
+    ),
+    "seed": ("data.seed", "trainer.seed", "random_seed"),
     "step": (
         "Step", "training_step", "global_step", "train/global_step", "training/global_step", "trainer/global_step",
+        "iteration", "iter", "steps", "Steps",
     ),
     "gpu_hours": ("device_hours",),
     RATE: ("actor/lr", "data.actor/lr", "train/learning_rate", "optim/lr", "lr"),
 }  # fmt: skip
 """Other names for a column of ours, used where it is neither present nor renamed. Not `_step`: it counts log calls.
 
-`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Rates are those of
-verl (W&B and its files), TRL, prime-rl and open-instruct.
+`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Sizes and rates are
+those of verl (W&B and its files), TRL, prime-rl, open-instruct, OpenRLHF, SkyRL, NeMo-RL, AReaL, ROLL and tinker's
+cookbook. `batch_size` and `train_batch_size` alone are of several meanings, and none of them.
 """
+FACT_ALIASES = tuple(
+    dict.fromkeys(each for ours in ("group_size", "problems_per_batch", "seed") for each in ALIASES[ours])
+)
+"""Names of the facts that a command line gives."""
+PREFIX = re.compile(r"^(?:config|args|params|hparams|data)[./]")
+"""What some programs write before the names of all settings, or of all that they log."""
 
 SETTINGS = frozenset({
     "temperature", "top_p", "top_k", "loss", "loss_type", "loss_fn", "algorithm", "adv_estimator", "advantage",
@@ -57,6 +77,10 @@ SETTINGS = frozenset({
 MEASURED = frozenset({"loss", "kl", "entropy", "clip_ratio", "epsilon", "advantage"})
 """Those that some programs measure, too."""
 
+REPLACED = re.compile(r"((?:best|worst|maj)@\d+)/mean$")
+"""Columns of verl that a bootstrap of k draws with replacement gives."""
+SAMPLES = 500
+"""Rows of a run that W&B's history() samples where nobody asks for another number."""
 MAX_LISTED = 12
 
 Columns = Mapping[str, str]
@@ -72,24 +96,40 @@ def in_long_form(table: Table, options: ReadOptions, notices: Notices) -> Table:
     shared, runs = _plan(table.headers, options)
     ours = {*shared.values(), *(name for own in runs.values() for name in own.values())}
     unit = UNITS[options.compute]
-    if len(table.lines):
-        if options.metric not in ours:
-            raise TableError(_missing_metric(_numeric(table), options))
-        if unit not in ours and not (unit == "compute" and "step" in ours):
-            free = [name for name in _numeric(table) if name not in shared]
-            raise TableError(_missing_axis(free, ours, options))
+    if len(table.lines) and unit not in ours and not (unit == "compute" and "step" in ours):
+        free = [name for name in _numeric(table) if name not in shared]
+        ends = "; its runs have a row each: --compute=steps compares their ends" * one_row_a_run(table, shared)
+        raise TableError(_missing_axis(free, ours, options) + ends)
     if not runs:
         taken = {"", *shared, *shared.values()}
         shared = shared | {name: name for name in table.headers if name not in taken}
     used = [*shared, *(name for own in runs.values() for name in own)]
     twice = [name for name in dict.fromkeys(used) if table.headers.count(name) > 1]
+    wrong = [name for name in twice if name in table.differing and shared.get(name) in ("run", *UNITS.values(), *FACTS)]
+    if wrong:
+        raise TableError(
+            f"its header has {wrong[0]} {table.headers.count(wrong[0])} times, with other cells each; rename those that "
+            f"are not the {shared[wrong[0]]}"
+        )
     places = (f"{table.path}: its header has {name} {table.headers.count(name)} times" for name in twice)
     if twice:
         notices.changed("column", "given twice, and read where it comes first", places, count=len(twice), finding=True)
-    long = dataclasses.replace(table, columns=_renamed(table, shared))
+    long = dataclasses.replace(table, columns=_renamed(table, _apart(table, shared, options, notices)))
+    remark_on_wandb(table, shared, runs, notices)
     if not runs or not len(table.lines):
         return long
     return _unpivot(long, {run: _renamed(table, own) for run, own in runs.items()}, options.metric)
+
+
+def has_metric(table: Table, options: ReadOptions) -> bool:
+    """Whether a table has the metric, in long form or in a wide one."""
+    shared, runs = _plan(table.headers, options)
+    return options.metric in shared.values() or bool(runs)
+
+
+def shared_headers(headers: Sequence[str], options: ReadOptions) -> Columns:
+    """The headers that are ours, renamed or not, and what they are."""
+    return _long_names(headers, options)
 
 
 def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str], Mapping[str, Columns]]:
@@ -99,6 +139,7 @@ def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str],
     if options.metric in shared.values():
         return shared, {}
     if EVERY_OTHER in options.columns:
+        others = [name for name in others if not name.endswith(("__MIN", "__MAX"))]
         return shared, {name: {name: options.columns[EVERY_OTHER]} for name in others}
     runs: dict[str, dict[str, str]] = {}
     rates = dict.fromkeys(ALIASES[RATE], RATE)
@@ -113,14 +154,14 @@ def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str],
 
 def _long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
     """Renamed columns first, then those that have our names, then `ALIASES`."""
-    present = dict.fromkeys(headers)
+    present = {PREFIX.sub("", header): header for header in reversed(headers)} | {header: header for header in headers}
     found: dict[str, str] = {}
     for theirs, ours in options.columns.items():
-        if theirs in present and ours not in found.values():
+        if theirs in headers and ours not in found.values():
             found[theirs] = ours
     for name in (*OURS, options.metric):
         choices = (name, *ALIASES.get(name, ()))
-        theirs = next((choice for choice in choices if choice in present and choice not in found), None)
+        theirs = next((present[each] for each in choices if each in present and present[each] not in found), None)
         if theirs is not None and name not in found.values():
             found[theirs] = name
     return found
@@ -131,6 +172,12 @@ def _numeric(table: Table) -> list[str]:
     return [name for name, column in table.columns.items() if name and np.isfinite(cells.numbers(column)).any()]
 
 
+def is_ours(header: str) -> bool:
+    """Whether a column of this name says where a row stands, or what run it is of."""
+    ours = (*OURS, *(each for given in ALIASES.values() for each in given))
+    return header in ours or PREFIX.sub("", header) in ours or is_setting(header)
+
+
 def is_setting(header: str) -> bool:
     """Whether a column of this name is a setting, if it stays the same within every run."""
     return re.split(r"[./]", header)[-1].lower() in SETTINGS
@@ -139,12 +186,6 @@ def is_setting(header: str) -> bool:
 def is_measured(header: str) -> bool:
     """Whether a column that is named like a setting may hold what was measured."""
     return re.split(r"[./]", header)[-1].lower() in MEASURED
-
-
-def _missing_metric(numbers: Sequence[str], options: ReadOptions) -> str:
-    suffixes = [name.rpartition(SEPARATOR)[2] for name in numbers if SEPARATOR in name]
-    panel = [name for name in suffixes if not name.endswith(("__MIN", "__MAX")) and name != "_step"]
-    return f"no column {options.metric}. " + _choices(panel or numbers, options.metric, options)
 
 
 def _missing_axis(free: Sequence[str], ours: set[str], options: ReadOptions) -> str:
@@ -189,6 +230,56 @@ def _unpivot(shared: Table, runs: Mapping[str, Mapping[str, cells.Column]], metr
     below = {name: cells.take(column, row) for name, column in shared.columns.items()}
     columns = below | own | {"run": pa.chunked_array([pa.array(list(runs), pa.string()).take(pa.array(run))])}
     return dataclasses.replace(shared, lines=shared.lines[row], columns=columns)
+
+
+def _apart(table: Table, shared: Columns, options: ReadOptions, notices: Notices) -> Columns:
+    """The columns, with verl's best of k apart from ours: it is drawn with replacement, where 1 of 4 gives 0.684."""
+    own = {name: REPLACED.search(name) for name in shared}
+    found = {name: f"{match[1]} (with replacement, verl)" for name, match in own.items() if match}
+    places = [f"{name} of {table.path}" for name in found if shared[name] != name or name == options.metric]
+    if places:
+        what = "drawn with replacement by verl, and not our best@k"
+        notices.changed("column", what, places, count=len(places))
+    return {name: ours if ours == options.metric else found.get(name, ours) for name, ours in shared.items()}
+
+
+def remark_on_wandb(table: Table, shared: Columns, runs: Mapping[str, Columns], notices: Notices) -> None:
+    """Says where W&B thinned out what it gave: means of buckets of steps, and samples of a history."""
+    buckets = [
+        header
+        for own in runs.values()
+        for header in own
+        if {f"{header}__MIN", f"{header}__MAX"} <= {*table.columns}
+        and _differ(table, f"{header}__MIN", f"{header}__MAX")
+    ]
+    if buckets:
+        notices.remark(
+            f"{table.path}: {len(buckets)} columns are means of W&B's buckets of several steps, as {buckets[0]} with its "
+            "__MIN and __MAX: the history (scan_history) has every evaluation."
+        )
+    run = next((theirs for theirs, ours in shared.items() if ours == "run"), None)
+    if "_step" not in table.columns or run is None:
+        return
+    codes, names = cells.distinct(table.columns[run])
+    sampled = [names[i] for i in np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(names)) == SAMPLES)]
+    if sampled:
+        notices.remark(
+            f"{table.path}: {len(sampled)} runs have {SAMPLES} rows, as {sampled[0]}: so many does W&B's history() sample; "
+            "scan_history has all."
+        )
+
+
+def _differ(table: Table, one: str, other: str) -> bool:
+    first, second = cells.numbers(table.columns[one]), cells.numbers(table.columns[other])
+    return bool(np.any(first[np.isfinite(first + second)] != second[np.isfinite(first + second)]))
+
+
+def one_row_a_run(table: Table, shared: Columns) -> bool:
+    """Whether every row is of a run of its own, as far as a table says it."""
+    run = next((theirs for theirs, ours in shared.items() if ours == "run"), None)
+    if run is None:
+        return not {*UNITS.values()} & {*shared.values()}
+    return len(cells.distinct(table.columns[run])[1]) == len(table.lines) - int(cells.blank(table.columns[run]).sum())
 
 
 def _renamed(table: Table, names: Columns) -> dict[str, cells.Column]:

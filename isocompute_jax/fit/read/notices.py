@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.records.printing import printable
 
 MAX_PLACES = 3
@@ -16,11 +17,12 @@ MAX_CELL = 60
 
 @dataclasses.dataclass(frozen=True)
 class Notes:
-    """What of the inputs was not used as it stands; clean inputs leave it empty."""
+    """How the inputs were understood, and what of them was not used as it stands; clean tables leave it empty."""
 
     rows: int = 0  # rows that were left out
     runs: int = 0  # runs that were left out; a file that cannot be used counts as one
     texts: tuple[str, ...] = ()  # whole sentences, each with its count, its cause and where
+    read: ReadOptions | None = None  # with the metric that was chosen, where none was named
 
 
 @dataclasses.dataclass
@@ -46,6 +48,7 @@ class Notices:
         self.rows_seen = 0
         self._causes: dict[tuple[str, str], _Cause] = {}
         self._texts: list[str] = []
+        self._remarks: list[str] = []
 
     def left_out(self, unit: str, why: str, places: Iterable[str], *, count: int = 1) -> None:
         """Some rows, runs or files are not used; of `places` (file, line and what is there) the first are named."""
@@ -58,6 +61,10 @@ class Notices:
     def say(self, text: str) -> None:
         """Adds a finding of its own words, a whole sentence."""
         self._texts.append(text)
+
+    def remark(self, text: str) -> None:
+        """Adds a whole sentence on how the inputs were understood, which is no finding."""
+        self._remarks.append(text)
 
     def _add(self, cause: _Cause, places: Iterable[str], count: int) -> None:
         if not count:
@@ -79,7 +86,7 @@ class Notices:
         runs = sum(cause.count for cause in lost if cause.unit != "row")
         totals = {"row": self.rows_seen, "run": runs_used + runs}
         texts = [cause.sentence(totals.get(cause.unit, 0) if cause.left_out else 0) for cause in causes]
-        return Notes(rows, runs, tuple(map(printable, texts + self._texts)))
+        return Notes(rows, runs, tuple(map(printable, self._remarks + texts + self._texts)))
 
 
 def shown(value: object) -> str:

@@ -15,6 +15,8 @@ from isocompute_jax.records.run_files import RunFacts
 FACTS = tuple(field.name for field in dataclasses.fields(RunFacts))
 """Names of the facts about a run that a table's columns, --run_pattern or --constants may give."""
 
+METRIC = "avg@4"
+"""The metric where none is named: our own evaluations have it. Of tables without it `rewards` chooses one."""
 RATE = "learning_rate"
 GIVEN = (*FACTS, RATE)
 """What --run_pattern and --constants may give."""
@@ -41,7 +43,11 @@ def parse_columns(items: Sequence[str]) -> dict[str, str]:
 class ReadOptions:
     """How inputs are read; checked on construction, errors name the flag."""
 
-    metric: str = option("avg@4", "Column to optimise; best@k and worst@k come along with avg@k. chinchilla: loss.")
+    metric: str = option(
+        METRIC,
+        "Column to optimise; best@k and worst@k come along with avg@k. A table without avg@4 that has one column which is "
+        "clearly a held-out reward, or else one of training, needs no flag. chinchilla: loss.",
+    )
     eval_set: str = option(
         "validation",
         "Evaluation set whose rows are used, where rows name one; rows that name none belong to every set.",

@@ -11,8 +11,10 @@ import difflib
 import glob
 import itertools
 import json
+import math
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,19 +22,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from isocompute_jax.fit.read.layout import EVERY_OTHER, SEPARATOR, in_long_form, is_measured
+from isocompute_jax.fit.read import rewards
+from isocompute_jax.fit.read.forms import (
+    NAMES,
+    TABLES,
+    events,
+    form_of,
+    found_in_folder,
+    is_table,
+    json_logs,
+    read_table,
+)
+from isocompute_jax.fit.read.forms.melted import pivoted
+from isocompute_jax.fit.read.layout import EVERY_OTHER, SEPARATOR, has_metric, in_long_form, is_measured
 from isocompute_jax.fit.read.notices import Notes, Notices
 from isocompute_jax.fit.read.read_options import FACTS, ReadOptions, is_whole
 from isocompute_jax.fit.read.rows import VARIES, read_runs
 from isocompute_jax.fit.read.run_curve import Readings, RunCurve, learning_rate_of, make_curve
-from isocompute_jax.fit.read.tables import READ_ERRORS, MemoryTable, Table, TableError, read_table, reason
+from isocompute_jax.fit.read.samples import settled, spread, with_ends
+from isocompute_jax.fit.read.tables import READ_ERRORS, MemoryTable, Table, TableError, reason
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.identity import FACTS as IDENTITY_FACTS
 from isocompute_jax.records.identity import SCHEDULE, curve_identity_of, schedule_of
 from isocompute_jax.records.run_files import CONFIG, DONE, EVAL, HISTORY, METRICS, find_runs
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
-"""Of tables."""
+SUFFIXES = TABLES
+PASSED = re.compile(r"checkpoint-(\d+)|runs|logs|tensorboard|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.*")
+"""Folders that name no run; the number is the step of a trainer's checkpoint."""
 
 TRAIN_REWARD = "train/reward"
 """Column of a run's evaluations: mean reward of the rollouts since the evaluation before; NaN at the base model's."""
@@ -69,9 +85,11 @@ def read_curves(sources: Sequence[str] | MemoryTable, options: ReadOptions) -> t
                 reader.table(path, names[path])
             else:
                 reader.directory(path)
+    reader.read_pending()
     reader.report_unused_columns()
+    options = reader.options
     curves = _number_seeds(_with_settings(reader.curves, reader.settings), reader.seeded, notices)
-    notes = notices.notes(len(curves))
+    notes = dataclasses.replace(notices.notes(len(curves)), read=options)
     details = "".join(f"\n  {text}" for text in notes.texts)
     if options.strict and notices.findings:
         raise InputError(f"--strict: {notices.findings} findings in {where}{details}")
@@ -90,8 +108,9 @@ class _Reader:
         self.curves: list[RunCurve] = []
         self.seeded: list[bool] = []
         self.settings: list[Mapping[str, Any]] = []
-        self._options, self._notices = options, notices
+        self.options, self._notices = options, notices
         self._headers: set[str] = set()
+        self._pending: list[tuple[Table, str]] = []  # those that wait for the metric
 
     def directory(self, path: pathlib.Path) -> None:
         """Adds the curve of a run directory; of metrics.jsonl, which can be large, the reward of training alone."""
@@ -102,7 +121,7 @@ class _Reader:
             return
         name, finished = path.name or path.resolve().name, (path / DONE).exists()
         for readings in self._runs(path / EVAL, name, facts):
-            curve = make_curve(readings, self._options, self._notices, identity=identity, finished=finished)
+            curve = make_curve(readings, self.options, self._notices, identity=identity, finished=finished)
             rate = learning_rate_of(identity, facts["group_size"] * facts["problems_per_batch"])
             curve = dataclasses.replace(curve, schedule=schedule, learning_rate=rate)
             self._add(self._with_training(curve, path / METRICS), seeded=True)
@@ -111,9 +130,40 @@ class _Reader:
                 self._notices.changed("run", "not finished, and used as far as it goes", [place])
 
     def table(self, given: pathlib.Path | Table, name: str) -> None:
-        """Adds the curves of a table; `name` is the run's where the table names none."""
-        for readings in self._runs(given, name, None):
-            curve = make_curve(readings, self._options, self._notices, identity={}, finished=None)
+        """Adds the curves of a table; `name` is the run's where the table names none.
+
+        One without the metric waits for the others, where no metric was named.
+        """
+        table = self._opened(given)
+        if table is None:
+            return
+        self._headers |= set(table.headers)
+        if rewards.is_named(self.options) or has_metric(table, self.options) or not len(table.lines):
+            self._add_table(table, name)
+        else:
+            self._pending.append((table, name))
+
+    def read_pending(self) -> None:
+        """Chooses the metric where no source has the usual one, and adds the tables that waited for it."""
+        if self._pending and not self.curves:
+            self.options = rewards.choose([table for table, _ in self._pending], self.options, self._notices)
+        for table, name in self._pending:
+            self._add_table(table, name)
+
+    def _opened(self, given: pathlib.Path | Table) -> Table | None:
+        """A table, with a column for each metric; None, and a finding, when it cannot be read."""
+        path = given if isinstance(given, pathlib.Path) else given.path
+        try:
+            table = read_table(given, self._notices) if isinstance(given, pathlib.Path) else given
+            return pivoted(table, self.options, self._notices)
+        except (TableError, *READ_ERRORS) as error:
+            self._notices.left_out("file", "as unusable", [f"{path}: {reason(error)}"])
+            return None
+
+    def _add_table(self, table: Table, name: str) -> None:
+        for readings in self._runs(table, name, None):
+            readings = settled(readings, self.options, self._notices)
+            curve = make_curve(readings, self.options, self._notices, identity={}, finished=None)
             facts = {fact: getattr(curve.facts, fact) for fact in IDENTITY_FACTS}
             schedule = readings.labels.get(SCHEDULE, "")
             curve = dataclasses.replace(curve, identity=facts | readings.labels, schedule=schedule)
@@ -143,10 +193,11 @@ class _Reader:
         path = given if isinstance(given, pathlib.Path) else given.path
         try:
             table = read_table(given, self._notices) if isinstance(given, pathlib.Path) else given
-            if facts is None:
-                self._headers |= set(table.headers)
-            table = in_long_form(table, self._options, self._notices)
-            yield from read_runs(table, self._options, self._notices, name=name, facts=facts)
+            if len(table.lines) and not has_metric(table, self.options):
+                raise TableError(rewards.missing(table, self.options))
+            table = with_ends(spread(table, self.options, self._notices), self.options, self._notices)
+            table = in_long_form(table, self.options, self._notices)
+            yield from read_runs(table, self.options, self._notices, name=name, facts=facts)
         except InputError:
             raise
         except (TableError, *READ_ERRORS) as error:
@@ -154,7 +205,7 @@ class _Reader:
 
     def report_unused_columns(self) -> None:
         """Names the renamed columns that no table has."""
-        for theirs in self._options.columns:
+        for theirs in self.options.columns:
             panel = any(header.endswith(f"{SEPARATOR}{theirs}") for header in self._headers)
             if self._headers and theirs not in self._headers and theirs != EVERY_OTHER and not panel:
                 near = difflib.get_close_matches(theirs, sorted(self._headers), n=3, cutoff=0.5)
@@ -211,10 +262,6 @@ def _number_seeds(curves: list[RunCurve], seeded: Sequence[bool], notices: Notic
     return numbered
 
 
-def _is_table(path: pathlib.Path) -> bool:
-    return path.name.lower().endswith(SUFFIXES)
-
-
 def _find_sources(given: Sequence[str], notices: Notices) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
     """The run directories and the tables to read, each once and in the order given; globs and folders are expanded."""
     if not given:
@@ -222,21 +269,49 @@ def _find_sources(given: Sequence[str], notices: Notices) -> tuple[list[pathlib.
     found: dict[pathlib.Path, pathlib.Path] = {}
     for path in (path for text in given for path in _expand(str(text), notices)):
         found.setdefault(pathlib.Path(os.path.realpath(path)), path)
-    paths = list(found.values())
+    paths = _of_one_run_once(list(found.values()), notices)
     return [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
 
 
+def _of_one_run_once(paths: Sequence[pathlib.Path], notices: Notices) -> list[pathlib.Path]:
+    """The paths with one event file of each folder, and of a run's checkpoints the last one's state, which has all."""
+    best: dict[tuple[str, pathlib.Path], tuple[float, int]] = {}
+    kept: dict[int, tuple[str, pathlib.Path]] = {}
+    for i, path in enumerate(paths):
+        step = PASSED.fullmatch(path.parent.name)
+        if events.IN_NAME in path.name:
+            kept[i] = (events.IN_NAME, path.parent)
+            best.setdefault(kept[i], (0, i))
+        elif path.name == json_logs.TRAINER_STATE:
+            ended = float(step[1]) if step and step[1] else math.inf
+            kept[i] = (path.name, path.parent if ended == math.inf else path.parent.parent)
+            best[kept[i]] = max(best.get(kept[i], (-1.0, i)), (ended, i))
+    lost = [i for i, key in kept.items() if best[key][1] != i]
+    earlier = [str(paths[i]) for i in lost if paths[i].name == json_logs.TRAINER_STATE]
+    what = "passed over, because a later checkpoint of its run has its rows too"
+    notices.changed("file", what, earlier, count=len(earlier))
+    return [path for i, path in enumerate(paths) if i not in lost]
+
+
 def _run_names(tables: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
-    """What a run is called whose table does not say: its file, or of files of one name the folders that differ."""
+    """What a run is called whose table does not say: its file, or of files of one name the folders that differ.
+
+    A trainer's state and event files are called by their folders.
+    """
     folders: dict[str, dict[pathlib.Path, tuple[str, ...]]] = {}
     for path in tables:
-        stem = path.name.removesuffix(".gz").rpartition(".")[0]
-        folders.setdefault(stem, {})[path] = path.absolute().parent.parts
+        stem, parts = path.name.removesuffix(".gz").rpartition(".")[0] or path.name, path.absolute().parent.parts
+        if events.IN_NAME in path.name or path.name == json_logs.TRAINER_STATE:
+            parts = tuple(part for part in parts if not PASSED.fullmatch(part))
+            stem = events.IN_NAME if events.IN_NAME in path.name else stem
+        folders.setdefault(stem, {})[path] = parts
     names = {}
     for stem, alike in folders.items():
         start = shared_length(alike.values())
         end = shared_length([parts[start:][::-1] for parts in alike.values()])
-        names |= {path: "/".join(parts[start : len(parts) - end]) or stem for path, parts in alike.items()}
+        generic = stem in (events.IN_NAME, json_logs.TRAINER_STATE.removesuffix(".json"))
+        for path, parts in alike.items():
+            names[path] = "/".join(parts[start : len(parts) - end]) or (parts[-1] if generic else stem)
     return {path: names[path] for path in tables}
 
 
@@ -252,15 +327,16 @@ def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
     except (OSError, ValueError):  # a name that no file can have
         exists = False
     if exists:
-        if not path.is_dir() and not _is_table(path):
-            raise InputError(f"--runs: {path} is neither a directory nor a table ({', '.join(SUFFIXES)})")
+        if not path.is_dir() and not is_table(path) and form_of(path) is None:
+            kinds = ", ".join([*SUFFIXES, *NAMES.values()])
+            raise InputError(f"--runs: {path} is neither a directory nor a table ({kinds})")
         yield from _below(path, notices)
         return
     if not glob.has_magic(text):
         raise InputError(f"--runs: {text} does not exist; give run directories, folders of them, tables, or globs")
     matches = [pathlib.Path(match) for match in sorted(glob.glob(text, recursive=True))]
     folders = {match for match in matches if match.is_dir()}
-    usable = [match for match in matches if match in folders or _is_table(match)]
+    usable = [match for match in matches if match in folders or is_table(match) or found_in_folder(match)]
     usable = [match for match in usable if not folders & set(match.parents)]
     if not usable:
         raise InputError(
@@ -271,16 +347,29 @@ def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
 
 
 def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
-    """A table; the run directory of an eval.jsonl; the run directories, or else the tables, of a folder."""
+    """A table; the run directory of an eval.jsonl; of a folder the run directories, else the tables, else other logs."""
     if not path.is_dir():
         yield path.parent if path.name == EVAL and (path.parent / CONFIG).exists() else path
         return
-    files = (file for file in path.rglob("*") if _is_table(file) and file.is_file() and file.name != HISTORY)
-    found = find_runs(path) or sorted(files)
+    files = (file for file in path.rglob("*") if is_table(file) and file.is_file() and file.name != HISTORY)
+    found = find_runs(path) or sorted(files) or _other_logs(path, notices)
     if not found:
         text = f"{path} has neither a run directory (a folder with {CONFIG} and {EVAL}) nor a table at or below it"
         notices.changed("folder", "without runs", [text], finding=True)
     yield from found
+
+
+def _other_logs(path: pathlib.Path, notices: Notices) -> list[pathlib.Path]:
+    """The files below a folder of the first form in `NAMES` that it has: the others would be of the same runs."""
+    forms: dict[str, list[pathlib.Path]] = {}
+    for file in sorted(path.rglob("*")):
+        if form := found_in_folder(file):
+            forms.setdefault(form, []).append(file)
+    given = [form for form in NAMES if form in forms]
+    if len(given) > 1:
+        others = ", ".join(f"{len(forms[form])} of {NAMES[form]}" for form in given[1:])
+        notices.remark(f"{path}: {len(forms[given[0]])} files of {NAMES[given[0]]} are read; passed over are {others}.")
+    return forms[given[0]] if given else []
 
 
 def _read_config(path: pathlib.Path) -> tuple[dict[str, int], dict[str, Any], str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from isocompute_jax.fit.read import cells
-from isocompute_jax.fit.read.layout import LABELS, OURS, is_setting
+from isocompute_jax.fit.read.layout import LABELS, OURS, is_measured, is_setting
 from isocompute_jax.fit.read.notices import Notices, shown
 from isocompute_jax.fit.read.read_options import FACTS, RATE, ReadOptions, facts_of_name, is_whole
 from isocompute_jax.fit.read.run_curve import CLOCK, UNITS, Readings
@@ -25,6 +27,8 @@ MOST_OUTSIDE = 0.05
 """A table of which a larger share of the rewards lies outside of the range was written in another one."""
 MAX_RUNS = 10_000
 """More runs in one table mean that its `run` column is something else."""
+JUMP = 10.0
+"""Factor between neighbouring rewards that no training gives: their units differ."""
 USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0), (-100.0, 100.0))
 """Ranges that are proposed where the rewards fit in."""
 
@@ -38,6 +42,15 @@ ROUNDED, LEAST_ROUNDED = ("model_params", "problem_set_size"), 1000
 WITH_COMMAS = re.compile(r"\s*[+-]?[0-9]*(?:,[0-9]+)+(?:\.[0-9]*)?\s*")
 """A number as people write it."""
 
+MOST_SETTINGS = 8
+"""Values of one setting that a sweep has at most, where a column may have been measured."""
+IN_NAMES = {
+    "group_size": r"(?:n|g|group|rollouts?|gen)[-_=]?", "problems_per_batch": r"(?:b|bs|batch|prompts)[-_=]?",
+    "seed": r"(?:s|seed)[-_=]?",
+}  # fmt: skip
+"""How names of runs begin a fact: what a pattern that is proposed looks for."""
+SIZE = r"^(?P<model_params>\d+(?:\.\d+)?[bBmM])$"
+"""A run that is called by its model's size alone."""
 VARIES = object()
 """Stands for a setting of a run that does not stay the same within it."""
 
@@ -56,8 +69,10 @@ def read_runs(
     """
     every = np.zeros(len(table.lines), dtype=np.int64)
     codes, names = _runs(table, options.metric, name) if facts is None else (every, [name])
-    known = _settings(table, codes, len(names)) if facts is None else {}
     given, eval_sets = _evaluations(table, options)
+    if facts is None and "run" not in table.columns:
+        codes, names = _begun_again(table, codes, names, given, notices)
+    known = _settings(table, codes, len(names)) if facts is None else {}
     rows = _Rows(table.keep(given), codes[given], options, notices)
     if not len(rows.codes):
         raise TableError(f"no row has {options.metric} on {options.eval_set}")
@@ -145,7 +160,7 @@ def _runs(table: Table, metric: str, name: str) -> tuple[np.ndarray, list[str]]:
     codes = np.zeros(len(table.lines), dtype=np.int64)
     for own in (*(own for own in IDENTITY if own in table.columns), *settings):
         ids, values = _distinct(own, table.columns[own])
-        if own in settings and not _tells_apart(table, metric, codes, ids):
+        if own in settings and (_was_measured(own, ids, values) or not _tells_apart(table, metric, codes, ids)):
             continue
         told[own] = ids, values
         numeric = all(isinstance(value, int | float) for value in values)
@@ -158,6 +173,50 @@ def _runs(table: Table, metric: str, name: str) -> tuple[np.ndarray, list[str]]:
         values = {own: values[ids[i]] for own, (ids, values) in told.items() if ids[i] >= 0}
         texts = (f"{own}={cells.text(value)}" for own, value in values.items() if isinstance(value, str) or value >= 0)
         names.append(", ".join([name, *texts]))
+    return codes, names if len(names) > 1 else [name]
+
+
+def _was_measured(name: str, ids: np.ndarray, values: list[Any]) -> bool:
+    """Whether a column that is named like a setting has more numbers than a sweep has settings."""
+    numeric = all(isinstance(value, int | float) for value in values)
+    return (
+        is_measured(name) and numeric and (len(values) > MOST_SETTINGS or 2 * len(values) > np.count_nonzero(ids >= 0))
+    )
+
+
+def _begun_again(
+    table: Table, codes: np.ndarray, names: list[str], given: np.ndarray, notices: Notices
+) -> tuple[np.ndarray, list[str]]:
+    """Runs of a table that names none, where steps that begin again begin another run; says where.
+
+    A run begins again where steps fall to its first one or below, after two steps or more, and then come to steps that
+    it had. What falls to a later step is a resumed run (`run_curve.abandoned`), and what gives no step twice, in stretches
+    of one or two rows, is merely out of order.
+    """
+    axis = next((own for own in ("step", "compute") if own in table.columns), None)
+    if axis is None:
+        return codes, names
+    codes, names, steps = codes.copy(), list(names), cells.numbers(table.columns[axis])
+    for code in range(len(names)):
+        rows = np.flatnonzero((codes == code) & given & np.isfinite(steps))
+        own = steps[rows]
+        falls = np.flatnonzero(np.diff(own) < 0) + 1
+        if not len(falls) or (len(np.unique(own)) == len(own) and 3 * len(falls) > len(own)):
+            continue
+        stretches = np.split(np.arange(len(own)), falls)
+        first, starts = own[0], [0]
+        for before, after in itertools.pairwise(stretches):
+            if own[after[0]] <= first and own[before[0]] < own[before[-1]] and own[after].max() >= first:
+                starts.append(int(after[0]))
+                first = own[after[0]]
+        for number, (start, end) in enumerate(itertools.pairwise([*starts[1:], None]), 2):
+            at = int(rows[start])
+            until = len(codes) if end is None else int(rows[end])
+            codes[at:until][codes[at:until] == code] = len(names)
+            names.append(f"{names[code]} ({number})")
+            place = f"{names[-1]} at {table.where(int(table.lines[at]))}, where {axis} falls to {steps[at]:g}"
+            what = f"begun where {axis} begins again in a file that names no run (a column `run` says otherwise)"
+            notices.changed("run", what, [place])
     return codes, names
 
 
@@ -243,6 +302,7 @@ class _Rows:
         if outside <= MOST_OUTSIDE * len(rewards):
             return
         least, most = rewards.min(), rewards.max()
+        self._check_units()
         guess = next((ends for ends in USUAL_RANGES if ends[0] <= least and most <= ends[1]), None)
         ends = f"{guess[0]:g},{guess[1]:g}" if guess else "LEAST,MOST"
         share = f"{outside / len(rewards):.1%}, above {MOST_OUTSIDE:.0%}"
@@ -252,10 +312,32 @@ class _Rows:
             f"least and the largest possible reward, e.g. --reward_range={ends}"
         )
 
+    def _check_units(self) -> None:
+        """Refuses shares beside percent: of every run, its values up to 1 lie far below those above, or it has one kind."""
+        name = self._options.metric
+        every = cells.numbers(self._columns[name])
+        rows = np.flatnonzero((every > 0) & (every <= 100))
+        rows = rows[np.argsort(self.codes[rows], kind="stable")]
+        values, runs = every[rows], self.codes[rows]
+        share = values <= 1
+        change = np.flatnonzero(share[1:] != share[:-1]) + 1
+        inside = change[runs[change] == runs[change - 1]]
+        high, low = np.maximum(values[inside], values[inside - 1]), np.minimum(values[inside], values[inside - 1])
+        few = [np.count_nonzero(kind & (runs == run)) == 1 for kind in (share, ~share) for run in np.unique(runs)]
+        if self._options.reward_range != (0.0, 1.0) or not len(change) or np.any(high < JUMP * low) or any(few):
+            return
+        i = change[0]
+        raise InputError(
+            f"--runs: {self._table.where(int(self._table.lines[rows[i]]))}: {name} is {values[i]:g} after "
+            f"{values[i - 1]:g}: {np.count_nonzero(~share)} of {len(every)} values look like percent, and the others like "
+            "shares; write all of them in one unit (if all are percent: --reward_range=0,100)"
+        )
+
     def check_axis(self) -> None:
         """Compute, where given, is a number of at least 0."""
         name = UNITS[self._options.compute]
         if name not in self._columns:
+            self._check_step()
             return
         given = self._columns[name]
         values = self._numbers[name] = cells.numbers(given)
@@ -265,6 +347,17 @@ class _Rows:
             bad & ~cells.blank(given) if bad.any() else bad,
             lambda i: f"{name} is {shown(cells.cell(given, i))}, not a number of at least 0{_comma_remedy(given, i)}",
         )
+
+    def _check_step(self) -> None:
+        """A step, where compute follows from it, is a number and no date."""
+        given = self._columns.get("step")
+        if given is not None:
+            bad = ~np.isfinite(cells.numbers(given))
+            self._leave_out(
+                "because of step",
+                bad & ~cells.blank(given) if bad.any() else bad,
+                lambda i: f"step is {shown(cells.cell(given, i))}, not a number{_comma_remedy(given, i)}",
+            )
 
     def check_runs(self, count: int) -> dict[int, dict[str, Any]]:
         """Run -> its facts and labels: rows name their run, facts are whole, and rows agree with the run's first."""
@@ -277,7 +370,11 @@ class _Rows:
                 self._leave_out(
                     f"because of {name}",
                     np.array([*(not is_whole(value) for value in values), False])[ids],
-                    lambda i, name=name, column=column: f"{name} is {shown(cells.cell(column, i))}, not a whole number",
+                    lambda i, name=name, column=column: (
+                        f"{name} is {shown(cells.cell(column, i))}, not a whole number"
+                        + " of at least 1"
+                        * (name in ("group_size", "problems_per_batch") and cells.number(cells.cell(column, i)) < 0)
+                    ),
                 )
             rows = np.flatnonzero(self._sound & (ids >= 0))[::-1]
             began = np.full(max(count, 1), -1)
@@ -306,8 +403,10 @@ class _Rows:
 
 
 def _comma_remedy(column: cells.Column, i: int) -> str:
-    """What to do about a cell that is no number because of its comma; empty for any other cell."""
+    """What to do about a cell that is no number because of its comma or percent sign; empty for any other cell."""
     found = cells.cell(column, i)
+    if isinstance(found, str) and found.rstrip().endswith("%"):
+        return "; write it without a percent sign, and give --reward_range=0,100"
     if not isinstance(found, str) or not WITH_COMMAS.fullmatch(found):
         return ""
     return "; write it with a decimal point and without marks of thousands"
@@ -322,7 +421,8 @@ def _facts_of_run(
     if named is None:
         why = f"without facts from their names, which --run_pattern={options.run_pattern} does not fit"
         notices.changed("run", f"read {why}", [f"{run} of {table.path}"], finding=True)
-    return dict(options.constants) | (named or {}) | known
+    size = {} if "model_params" in known else facts_of_name(run, SIZE) or {}
+    return dict(options.constants) | size | (named or {}) | known
 
 
 def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, derive: bool) -> Readings | str:
@@ -344,7 +444,7 @@ def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, de
         axis = np.where(base & np.isfinite(axis), 0.0, axis)
     known = axis >= 0
     if not known.any():
-        return _remedy(facts, step, options)
+        return _remedy(readings.run, facts, step, options)
     lost = np.flatnonzero(~known).tolist()
     notices.left_out("row", f"without {name}, given or derived", map(readings.where, lost), count=len(lost))
     columns = {key: values for key, values in columns.items() if np.isfinite(values[known]).any()}
@@ -352,7 +452,7 @@ def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, de
     return found if known.all() else found.keep(np.flatnonzero(known))
 
 
-def _remedy(facts: Mapping[str, int], step: np.ndarray, options: ReadOptions) -> str:
+def _remedy(run: str, facts: Mapping[str, int], step: np.ndarray, options: ReadOptions) -> str:
     name = UNITS[options.compute]
     if name != "compute":
         return f"no row has its {name} (--compute={options.compute}); say --columns=THEIRS:{name}"
@@ -365,7 +465,20 @@ def _remedy(facts: Mapping[str, int], step: np.ndarray, options: ReadOptions) ->
         f"{fact} by --columns=THEIRS:{fact}, --constants={fact}=N or (?P<{fact}>\\d+) in --run_pattern"
         for fact in unknown
     )
+    pattern = "" if options.run_pattern else _pattern_for(run)
+    named = f" (names as {shlex.quote(run)} may have it: --run_pattern='{pattern}')" if pattern else ""
     return (
         f"compute is not given, and step x problems_per_batch x group_size lacks {' and '.join(unknown)}; "
-        f"give --columns=THEIRS:compute, or {ways}, or fit curves over steps by --compute=steps"
+        f"give --columns=THEIRS:compute, or {ways}{named}, or fit curves over steps by --compute=steps"
     )
+
+
+def _pattern_for(run: str) -> str:
+    """A pattern for the facts that a run's name seems to have, in its order; empty without n."""
+    found = {}
+    for fact, begin in IN_NAMES.items():
+        match = re.search(rf"(?<![A-Za-z])({begin})\d+(?![\d.]*[A-Za-z])", run)
+        if match:
+            found[match.start()] = f"(?<![A-Za-z]){re.escape(match[1]).replace(chr(92) + '-', '-')}(?P<{fact}>\\d+)"
+    pattern = ".*".join(found[place] for place in sorted(found))
+    return pattern if "<group_size>" in pattern else ""

@@ -78,6 +78,7 @@ class Table:
     headers: tuple[str, ...]  # in order, blank and repeated ones included
     lines: np.ndarray
     columns: dict[str, Column]  # of a header given twice the first
+    differing: frozenset[str] = frozenset()  # headers given twice with other cells
 
     def where(self, line: int) -> str:
         """`path:line`, or `path:row N`."""
@@ -95,31 +96,78 @@ class MemoryTable(Table):
     """A table in memory; messages count its rows from 1."""
 
 
-def read_table(path: pathlib.Path, notices: Notices) -> Table:
-    """Reads a file in the format of its name; rows that are none are left out and reported.
+class Source:
+    """A file that is read once, from its beginning to its end, and digested on the way; .gz is unpacked."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._digest, self._size = hashlib.sha256(), 0
+
+    def sha256(self) -> str:
+        """The digest of the whole file; one that was left at a damaged place is read again for it."""
+        if self._size != self.path.stat().st_size:
+            with open(self.path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        return self._digest.hexdigest()
+
+    def feed(self, content: bytes | memoryview) -> None:
+        """Takes the next bytes of the file."""
+        self._digest.update(content)
+        self._size += len(content)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The unpacked bytes."""
+        with open(self.path, "rb", buffering=0) as file:
+            whole = io.BufferedReader(_Fed(file, self), 1 << 18)
+            if not self.path.name.lower().endswith(".gz"):
+                yield whole
+                return
+            with gzip.GzipFile(fileobj=whole) as stream:
+                yield cast(BinaryIO, stream)
+
+
+class _Fed(io.RawIOBase):
+    """A raw file whose bytes a source takes as they are read."""
+
+    def __init__(self, file: io.FileIO, source: Source) -> None:
+        self._file, self._source = file, source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self._file.readinto(buffer) or 0
+        self._source.feed(memoryview(buffer)[:size])
+        return size
+
+
+def read_plain(path: pathlib.Path, kind: str, notices: Notices) -> Table:
+    """Reads a file that is CSV or TSV (`csv`), `jsonl` or `parquet`; rows that are none are left out and reported.
 
     Raises:
       TableError: the file is empty or too large, or not what its name says.
       READ_ERRORS: it cannot be read.
     """
-    with open(path, "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(".parquet"):
-        headers, lines, columns = _read_parquet(path, notices)
-        return Table(path, sha256, "row ", headers, lines, columns)
-    start = _check_text(path)
-    read = _read_jsonl(path, notices) if name.endswith(".jsonl") else _read_csv(path, start, notices)
-    return Table(path, sha256, "", *read)
+    source = Source(path)
+    if kind == "parquet":
+        headers, lines, columns = _read_parquet(source, notices)
+        return Table(path, source.sha256(), "row ", headers, lines, columns)
+    start = check_text(path)
+    if kind == "jsonl":
+        read, differing = _read_jsonl(source, notices), set()
+    else:
+        read, differing = _read_csv(source, start, notices)
+    return Table(path, source.sha256(), "", *read, frozenset(differing))
 
 
 Parts = tuple[tuple[str, ...], np.ndarray, dict[str, Column]]
 """Headers, lines [n] and columns [n] of a table."""
 
 
-def _check_text(path: pathlib.Path) -> bytes:
+def check_text(path: pathlib.Path) -> bytes:
     """The first megabyte of a file that is text in UTF-8, neither empty nor too large."""
-    with _unpacked(path) as stream:
+    with Source(path).open() as stream:
         start = stream.read(MAX_HEADER).removeprefix(BYTE_ORDER_MARK)
     if not start.strip(b"\r\n\t "):
         raise TableError("the file is empty")
@@ -141,20 +189,10 @@ def _check_size(size: int, least: str = "") -> None:
         )
 
 
-@contextlib.contextmanager
-def _unpacked(path: pathlib.Path) -> Iterator[BinaryIO]:
-    with open(path, "rb") as file:
-        if not path.name.lower().endswith(".gz"):
-            yield file
-            return
-        with gzip.GzipFile(fileobj=file) as stream:
-            yield cast(BinaryIO, stream)
-
-
-def _text_lines(path: pathlib.Path) -> Iterator[str]:
+def text_lines(source: Source) -> Iterator[str]:
     """The lines of a text file with their ends; bytes that are no UTF-8 are replaced."""
     size = 0
-    with _unpacked(path) as stream, io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
+    with source.open() as stream, io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
         while line := text.readline(MAX_LINE):
             if len(line) == MAX_LINE:
                 raise TableError(f"a line is longer than {MAX_LINE >> 20} megabytes: it is not a table")
@@ -174,6 +212,8 @@ def _until_damage(parts: Iterable[T], path: pathlib.Path, notices: Notices) -> I
 
 def reason(error: BaseException) -> str:
     """Why a file cannot be read, in a line."""
+    if isinstance(error, TableError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).split("\n")[0][:200] or type(error).__name__
@@ -211,8 +251,12 @@ def _stacked(chunks: Sequence[tuple[list[int], dict[str, Column]]]) -> tuple[np.
     return np.concatenate([np.array(lines, np.int64) for lines, _ in chunks]), stacked
 
 
-def _read_csv(path: pathlib.Path, start: bytes, notices: Notices) -> Parts:
-    """CSV or TSV; the separator is what the header has most of: comma, semicolon or tab."""
+def _read_csv(source: Source, start: bytes, notices: Notices) -> tuple[Parts, set[str]]:
+    """CSV or TSV, and the headers that are given twice with other cells.
+
+    The separator is what the header has most of: comma, semicolon or tab.
+    """
+    path = source.path
     csv.field_size_limit(MAX_LINE)
     head = re.match(r'[\r\n]*((?:[^"\r\n]|"[^"]*(?:"|\Z))*)', start.decode("utf-8", errors="replace"))
     text = head[1] if head else ""
@@ -225,7 +269,7 @@ def _read_csv(path: pathlib.Path, start: bytes, notices: Notices) -> Parts:
 
     def counted() -> Iterator[str]:
         nonlocal quotes
-        for line in _text_lines(path):
+        for line in text_lines(source):
             quotes += line.count('"')
             yield line
 
@@ -248,14 +292,16 @@ def _read_csv(path: pathlib.Path, start: bytes, notices: Notices) -> Parts:
                 notices.left_out("row", "for the number of cells", [place])
 
     places = {name: headers.index(name) for name in headers}  # of a name given twice the first
-    chunks = [
-        (lines, {name: column_of([row[place] for row in found]) for name, place in places.items()})
-        for lines, found in _until_damage(_chunks(rows()), path, notices)
-    ]
+    again = [(i, places[name]) for i, name in enumerate(headers) if i != places[name]]
+    differing: set[str] = set()
+    chunks = []
+    for lines, found in _until_damage(_chunks(rows()), path, notices):
+        chunks.append((lines, {name: column_of([row[place] for row in found]) for name, place in places.items()}))
+        differing |= {headers[i] for i, first in again if any(row[i] != row[first] for row in found)}
     if quotes % 2:
         notices.say(f"A quotation mark in {path} is not closed, so that rows may be missing; fix the file.")
     lines, columns = _stacked(chunks)
-    return headers, lines, _with_points(columns, lines, path, notices)
+    return (headers, lines, _with_points(columns, lines, path, notices)), differing
 
 
 def _with_points(
@@ -303,20 +349,25 @@ def _rows(column: Any, pattern: str) -> np.ndarray:
     return np.flatnonzero(pc.fill_null(pc.match_substring_regex(column, pattern), False))
 
 
-def _read_jsonl(path: pathlib.Path, notices: Notices) -> Parts:
+def _read_jsonl(source: Source, notices: Notices) -> Parts:
     """A JSON object per line; the fields of an object in it are columns, `data.loss` of {"data": {"loss": 1}}."""
 
     def rows() -> Iterator[tuple[int, dict[str, Any]]]:
-        for line, text in enumerate(_text_lines(path), 1):
+        for line, text in enumerate(text_lines(source), 1):
             if text.strip():
                 try:
-                    yield line, _flat(_parsed(text))
+                    yield line, flat(_parsed(text))
                 except ValueError as error:
                     notices.rows_seen += 1
-                    notices.left_out("row", "that cannot be read", [f"{path}:{line}: {error}"])
+                    notices.left_out("row", "that cannot be read", [f"{source.path}:{line}: {error}"])
 
+    return columns_of(rows(), source.path, notices)
+
+
+def columns_of(rows: Iterator[tuple[int, dict[str, Any]]], path: pathlib.Path, notices: Notices) -> Parts:
+    """Lines and rows as columns, up to a place where the file is damaged."""
     chunks = []
-    for lines, found in _until_damage(_chunks(rows()), path, notices):
+    for lines, found in _until_damage(_chunks(rows), path, notices):
         names = dict.fromkeys(name for row in found for name in row)
         chunks.append((lines, {name: column_of([row.get(name) for row in found]) for name in names}))
     lines, columns = _stacked(chunks)
@@ -333,7 +384,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return row
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def flat(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the fields of its objects in their place; of a name given twice, the first."""
     found: dict[str, Any] = {}
     for name, value in row.items():
@@ -342,13 +393,16 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read_parquet(path: pathlib.Path, notices: Notices) -> Parts:
+def _read_parquet(source: Source, notices: Notices) -> Parts:
     """Batches of rows, in the columns' own types, as far as the file is sound."""
-    if path.stat().st_size == 0:
+    _check_size(source.path.stat().st_size)
+    with source.open() as stream:  # whole, because its parts are read out of order
+        content = stream.read()
+    if not content:
         raise TableError("the file is empty")
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
         schema = file.schema_arrow
-        batches = list(_until_damage(_batches(file), path, notices))
+        batches = list(_until_damage(_batches(file), source.path, notices))
     table = pa.Table.from_batches(batches, schema if not batches else None)
     return tuple(schema.names), np.arange(1, table.num_rows + 1), _first_of_each(table)
 

@@ -58,7 +58,7 @@ def check(name: str, content: bytes, options: ReadOptions) -> None:
     for run in runs:
         assert len(run.compute) >= 1 and np.isfinite(run.compute).all() and run.compute[0] >= 0
         assert np.all(np.diff(run.compute) > 0)
-        reward = run.columns["avg@4"]
+        reward = run.columns[(notes.read or options).metric]
         assert np.all((reward >= low) & (reward <= high))
         assert all(values.shape == run.compute.shape for values in run.columns.values())
         assert all(not np.isinf(values).any() for values in run.columns.values())

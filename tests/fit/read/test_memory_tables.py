@@ -140,7 +140,7 @@ def test_the_hash_follows_the_content():
         (COLUMNS | {"step": [1, 2]}, "differ in length"), (COLUMNS | {"step": 5}, "column step is 5"),
         (COLUMNS | {"run": "a"}, "column run is 'a'"),
         (COLUMNS | {"step": np.ones((5, 2))}, r"column step has the shape \(5, 2\)"),
-        ({"reward": [0.1]}, "no column avg@4"), ({}, "no usable run"),
+        ({"reward": [0.1]}, "no column compute nor step"), ({"x": [0.1]}, "no column avg@4"), ({}, "no usable run"),
     ],
 )  # fmt: skip
 def test_what_is_no_table_of_curves_is_refused(curves, message):

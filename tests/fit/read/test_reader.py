@@ -148,7 +148,7 @@ def test_nothing_usable_is_an_input_error(tmp_path):
     write_directory(tmp_path / "a")
     with pytest.raises(InputError, match="no usable run with avg@4 on train"):
         read(tmp_path, eval_set="train")
-    with pytest.raises(InputError, match=r"no usable run with avg@64[\s\S]*--columns=avg@4:avg@64"):
+    with pytest.raises(InputError, match=r"no usable run with avg@64[\s\S]*--metric=avg@4"):
         read(tmp_path, metric="avg@64")
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(InputError, match="neither a directory nor a table"):
@@ -307,7 +307,9 @@ def test_model_and_problem_set_sizes_are_rounded(tmp_path):
 
 def test_the_nearest_names_are_shown_when_the_metric_is_missing(tmp_path):
     path = write(tmp_path / "t.csv", "step,loss,val/acc,val/acc/mean@4,note", "1,2,0.5,0.6,x", "2,2,0.5,0.6,y")
-    with pytest.raises(InputError, match=r"are val/acc/mean@4, .*say which.*--columns=val/acc/mean@4:avg@4"):
+    with pytest.raises(
+        InputError, match=r"be the reward: val/acc, val/acc/mean@4, loss; say which.*--metric=val/acc\."
+    ):
         read(path)
     with pytest.raises(InputError, match=r"no table has a column 'val/ac'; near it are val/acc"):
         read(path, columns={"val/ac": "avg@4"})

@@ -356,7 +356,11 @@ def test_a_history_of_verl(tmp_path):
         "val-aux/math_dapo/acc/worst@4/mean:worst@4",
     ])  # fmt: skip
     runs, warnings = read(tmp_path / "history.csv", columns=columns, run_pattern=PATTERN, strict=True)
-    check_framework(runs, warnings, extra=[("best@4", lambda r: 1 - (1 - r) ** 2), ("worst@4", lambda r: r**2)])
+    extra = {"best@4": lambda r: 1 - (1 - r) ** 2, "worst@4": lambda r: r**2}  # never as our own best@4
+    check_framework(runs, [], extra=[(f"{name} (with replacement, verl)", each) for name, each in extra.items()])
+    assert "best@4" not in runs[0].columns and "2 columns were drawn with replacement by verl" in warnings[0]
+    runs, notes = read(tmp_path / "history.csv", run_pattern=PATTERN)  # and without a flag
+    assert len(runs) == 4 and "held-out reward is the column val-core/math_dapo/acc/mean@4" in notes[0]
 
 
 def test_a_panel_of_trl(tmp_path):
@@ -365,7 +369,11 @@ def test_a_panel_of_trl(tmp_path):
     pattern = r"n(?P<group_size>\d+)-.*s(?P<seed>\d+)"
     options = {"columns": columns, "run_pattern": pattern, "constants": {"problems_per_batch": 32}}
     check_framework(*read(tmp_path / "panel.csv", **options, strict=True))
-    with pytest.raises(InputError, match=r"--columns=eval/rewards/accuracy_reward/mean:avg@4"):
+    runs, notes = read(tmp_path / "panel.csv", run_pattern=pattern, constants={"problems_per_batch": 32})
+    assert len(runs) == 4 and "held-out reward is the column eval/rewards/accuracy_reward/mean" in notes[0]
+    with pytest.raises(
+        InputError, match=r"--run_pattern='.*n\(\?P<group_size>.*b\(\?P<problems_per_batch>.*s\(\?P<seed>"
+    ):
         read(tmp_path / "panel.csv")
 
 

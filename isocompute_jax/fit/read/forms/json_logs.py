@@ -1,0 +1,125 @@
+"""JSON that is no line a row: trainer_state.json, arrays of logs, series and traces, nested some levels.
+
+What says where a row stands is kept from the objects around it: names of runs, facts and settings. A list of objects
+are rows; a list of numbers is a column, by position where no list beside it has steps; an object of such objects are
+runs, called by their keys.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isocompute_jax.fit.read.layout import ALIASES, is_ours
+from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.tables import Source, Table, TableError, check_text, columns_of, flat
+
+TRAINER_STATE = "trainer_state.json"
+LOGS = "log_history"
+CURVES = re.compile(rb'"(log_history|_?step|global_step|training_step|iteration|series|[\w/]*reward[\w/]*)"\s*:')
+RUN_KEYS = ("run", *ALIASES["run"], "experiment_id", "id", "name", "label")
+"""Keys of what an object with curves is called."""
+STEP_KEYS = ("step", *ALIASES["step"], "_step", "x")
+
+Row = dict[str, Any]
+
+
+def has_curves(start: bytes) -> bool:
+    """Whether JSON that begins like this may have curves: a folder has other JSON, too."""
+    return CURVES.search(start) is not None
+
+
+def read(path: pathlib.Path, notices: Notices) -> Table:
+    """The rows of a JSON file, numbered from 1.
+
+    Raises:
+      TableError: it is no JSON, or has no rows.
+    """
+    check_text(path)
+    source = Source(path)
+    with source.open() as stream:
+        content = stream.read()
+    try:
+        value = json.loads(content.decode("utf-8-sig", errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"it is not JSON ({str(error)[:100]})") from None
+    rows = [_stepped(row) for row in _rows(value, {}) if row]
+    if not rows:
+        raise TableError("it is JSON without rows: no list of objects, and no list of numbers")
+    headers, lines, columns = columns_of(iter(enumerate(rows, 1)), path, notices)
+    state = isinstance(value, dict) and LOGS in value
+    what = f"{LOGS} of a trainer's state" if state else "JSON"
+    runs = f" of {len({row['run'] for row in rows if 'run' in row})} runs" if "run" in headers else ""
+    notices.remark(f"{path}: {what}, read as {len(rows)} rows{runs}.")
+    return Table(path, source.sha256(), "row ", headers, lines, columns)
+
+
+def _rows(value: Any, around: Row) -> Iterator[Row]:
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, dict):
+                yield from _rows(each, around)
+        return
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get(LOGS), list):  # what stands beside it is the trainer's state
+        yield from _rows(value[LOGS], around)
+        return
+    columns = {key: each for key, each in value.items() if _is_column(each)}
+    inner = {key: each for key, each in value.items() if key not in columns and _has_rows(each)}
+    if any(not isinstance(value.get(key, []), list) for key in STEP_KEYS) or not (columns or inner):
+        yield around | flat(value)
+        return
+    known = around | _known(value)
+    yield from (known | row for row in _zipped(columns))
+    several = len(inner) > 1 or (not known.get("run") and not _is_generic(next(iter(inner), "")))
+    for key, each in inner.items():
+        name = "/".join(str(part) for part in (known.get("run"), key) if part)
+        yield from _rows(each, known | ({"run": name} if several else {}))
+
+
+def _stepped(row: Row) -> Row:
+    """A row whose x, where no other of its fields is one, is its step."""
+    if "x" not in row or any(key in row for key in STEP_KEYS[:-1]):
+        return row
+    return {("step" if key == "x" else key): value for key, value in row.items()}
+
+
+def _is_generic(key: str) -> bool:
+    """Whether a key says what lists are, and not what a run is called."""
+    return key.lower() in ("series", "data", "runs", "results", "history", "logs", "log", "metrics", "points", "values",
+                           "experiments", "rows", "records", "curves", "steps", "evaluations", "training", "eval")  # fmt: skip
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and not any(isinstance(each, dict | list) for each in value)
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether rows are somewhere below."""
+    if isinstance(value, list):
+        return any(isinstance(each, dict) for each in value)
+    return isinstance(value, dict) and any(_is_column(each) or _has_rows(each) for each in value.values())
+
+
+def _known(value: Mapping[str, Any]) -> Row:
+    """What an object around rows says of them: its name, facts and settings, also of an object `config` in it."""
+    plain = {key: each for key, each in flat(dict(value)).items() if not isinstance(each, list | dict)}
+    found = {key: each for key, each in plain.items() if is_ours(key) and key not in STEP_KEYS}
+    name = next((plain[key] for key in RUN_KEYS if plain.get(key) not in (None, "")), None)
+    return {key: each for key, each in found.items() if key not in RUN_KEYS} | ({} if name is None else {"run": name})
+
+
+def _zipped(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
+    """Rows of lists of one length each, the most frequent one where they differ."""
+    if not columns:
+        return
+    lengths = [len(each) for each in columns.values()]
+    length = max(lengths, key=lengths.count)
+    own = {key: each for key, each in columns.items() if len(each) == length}
+    if not any(key in own for key in STEP_KEYS):
+        own = {"step": list(range(1, length + 1))} | own
+    yield from (dict(zip(own, row, strict=True)) for row in zip(*own.values(), strict=True))

@@ -1,0 +1,145 @@
+"""Several numbers where a curve has one: lists in a cell, rows of one step, values carried on until the next one."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from isocompute_jax.fit.read import cells
+from isocompute_jax.fit.read.layout import one_row_a_run, shared_headers
+from isocompute_jax.fit.read.notices import Notices
+from isocompute_jax.fit.read.read_options import ReadOptions
+from isocompute_jax.fit.read.run_curve import UNITS, Readings
+from isocompute_jax.fit.read.tables import Table
+
+LEAST_BLOCKS = 4
+"""Values that change fewer times are not known to be carried on."""
+
+
+def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
+    """A table with a number in each cell of the metric.
+
+    A list is a curve by position where no column says how far a run was trained. Else it has values of one evaluation:
+    of a run with one row each is the end of a run of its own, which tells their noise; of a run with more rows the mean
+    counts.
+    """
+    shared = shared_headers(table.headers, options)
+    header = next((theirs for theirs, ours in shared.items() if ours == options.metric), None)
+    if header is None or not len(table.lines):
+        return table
+    lists = _lists(table.columns[header])
+    if lists is None:
+        return table
+    counts = np.array([len(each) for each in lists])
+    place = f"{table.path}: column {header} has lists of {counts.min()} to {counts.max()} numbers"
+    rows = np.repeat(np.arange(len(lists)), counts)
+    position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    flat = pa.chunked_array([pa.array([value for each in lists for value in each], pa.float64())])
+    if not {*UNITS.values()} & {*shared.values()}:
+        notices.remark(f"{place}: curves by position, from step 1 on.")
+        return _repeated(table, rows, {header: flat, "step": pa.chunked_array([pa.array(position + 1)])})
+    if not one_row_a_run(table, shared):
+        notices.remark(f"{place}: the mean of each counts.")
+        means = pa.chunked_array([pa.array([float(np.mean(each)) if each else None for each in lists], pa.float64())])
+        return dataclasses.replace(table, columns=table.columns | {header: means})
+    own = next((theirs for theirs, ours in shared.items() if ours == "run"), "run")
+    names = [cells.text(cells.cell(table.columns[own], i)) if own in table.columns else f"row {i + 1}" for i in rows]
+    notices.remark(f"{place}, one row a run: each is the end of a run of its own, and there is no curve.")
+    runs = pa.chunked_array([pa.array([f"{name} [{i + 1}]" for name, i in zip(names, position, strict=True)])])
+    return _repeated(table, rows, {header: flat, own: runs})
+
+
+def with_ends(table: Table, options: ReadOptions, notices: Notices) -> Table:
+    """A table of ends over steps, where it says no steps: all runs are taken to end together."""
+    shared = shared_headers(table.headers, options)
+    if options.compute != "steps" or "step" in shared.values() or not one_row_a_run(table, shared):
+        return table
+    if options.metric not in shared.values():
+        return table
+    count = len(table.lines)
+    found: dict[str, cells.Column] = {"step": pa.chunked_array([pa.array(np.ones(count))])}
+    if "run" not in shared.values():
+        found["run"] = pa.chunked_array([pa.array([f"row {i + 1}" for i in range(count)], pa.string())])
+    notices.remark(
+        f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if all ended at 1."
+    )
+    headers = (*table.headers, *found)
+    return dataclasses.replace(table, headers=headers, columns=table.columns | found)
+
+
+def _repeated(table: Table, rows: np.ndarray, own: dict[str, cells.Column]) -> Table:
+    columns = {name: cells.take(column, rows) for name, column in table.columns.items()} | own
+    headers = (*table.headers, *(name for name in own if name not in table.headers))
+    return dataclasses.replace(table, headers=headers, lines=table.lines[rows], columns=columns)
+
+
+def _lists(column: cells.Column) -> list[list[float]] | None:
+    """The finite numbers of each cell, where some cell is a list; None where none is."""
+    if not isinstance(column, list):
+        kind = str(column.type)
+        if not kind.startswith(("list", "large_list", "fixed_size_list", "string")):
+            return None
+        column = column.to_pylist()
+    if not any(isinstance(each, list) or (isinstance(each, str) and each.lstrip()[:1] == "[") for each in column):
+        return None
+    return [_numbers(each) for each in column]
+
+
+def _numbers(cell: Any) -> list[float]:
+    if isinstance(cell, str) and cell.lstrip()[:1] == "[":
+        cell = re.split(r"[\s,;]+", cell.strip().strip("[]").strip())
+    found = [cells.number(each) for each in (cell if isinstance(cell, list) else [cell])]
+    return [value for value in found if value == value]
+
+
+def settled(readings: Readings, options: ReadOptions, notices: Notices) -> Readings:
+    """One row of each evaluation: the mean of neighbouring rows of one step, the first of values that are carried on."""
+    return _without_carried(_means(readings, options.metric, notices), options.metric, notices)
+
+
+def _means(readings: Readings, metric: str, notices: Notices) -> Readings:
+    """The mean of rows of one step that follow each other and differ; equal ones are left as they are."""
+    axis, reward = readings.axis, readings.columns[metric]
+    first = np.append(True, axis[1:] != axis[:-1])
+    starts = np.flatnonzero(first)
+    if len(starts) == len(axis):
+        return readings
+    counts = np.diff(np.append(starts, len(axis)))
+    spans = np.maximum.reduceat(reward, starts) - np.minimum.reduceat(reward, starts)
+    if not (spans > 0).any():
+        return readings
+    most = int(counts.max())
+    place = f"{readings.run} of {readings.where(int(starts[counts.argmax()]))}, with up to {most} rows a step"
+    notices.changed("run", "given with several rows a step, of which the mean counts", [place])
+    columns = {name: _mean(values, starts) for name, values in readings.columns.items()}
+    return dataclasses.replace(readings, lines=readings.lines[starts], axis=axis[starts], columns=columns)
+
+
+def _mean(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(np.float64), starts)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
+
+
+def _without_carried(readings: Readings, metric: str, notices: Notices) -> Readings:
+    """The rows at which a value was measured, where it stays the same for a fixed number of rows at a time.
+
+    Coarse rewards repeat too, but not all of them for equally many rows.
+    """
+    reward = readings.columns[metric]
+    changes = np.flatnonzero(reward[1:] != reward[:-1]) + 1
+    if len(changes) < LEAST_BLOCKS - 1 or np.any(np.diff(readings.axis) < 0):
+        return readings
+    every = int(np.gcd.reduce(np.diff(changes)))
+    if every < 2 or changes[0] > every or len(reward) - changes[-1] > every:
+        return readings
+    rows = np.arange(len(reward))
+    kept = (rows == 0) | ((rows >= changes[0]) & ((rows - changes[0]) % every == 0))
+    place = f"{readings.run} of {readings.where(1)}, whose {metric} changes every {every} rows"
+    notices.left_out("row", "as values carried on from the evaluation before", [place], count=int((~kept).sum()))
+    return readings.keep(np.flatnonzero(kept))
