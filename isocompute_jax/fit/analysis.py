@@ -19,7 +19,7 @@ from isocompute_jax.fit.frontier.optimal import optimal_sizes, switch_points
 from isocompute_jax.fit.frontier.paper import paper_frontier
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions import ask
-from isocompute_jax.fit.read import MemoryTable, Notes, RunCurve, memory_table, read_curves
+from isocompute_jax.fit.read import WITH_REPLACEMENT, MemoryTable, Notes, RunCurve, memory_table, read_curves
 from isocompute_jax.fit.results import BudgetAnswer, CurveBand, SweepResult
 from isocompute_jax.records.errors import InputError
 
@@ -92,7 +92,8 @@ def analyse_curves(
 
 def _targets(metric: str) -> list[str]:
     kind, _, k = metric.partition("@")
-    return [f"{name}@{k}" for name in ("best", "worst")] if kind == "avg" else []
+    names = [f"{name}@{k}{how}" for how in ("", WITH_REPLACEMENT) for name in ("best", "worst")]
+    return names if kind == "avg" else []
 
 
 def _has(groups: Sequence[ConfigurationRuns], metric: str) -> bool:

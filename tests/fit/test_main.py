@@ -62,7 +62,7 @@ def test_a_verl_history(run, tmp_path):
     assert code == 0 and text.splitlines()[-1] == f"Report: {out / 'report.html'}" and "n = 4" in text
     assert "<h1>Two sizes</h1>" in (out / "report.html").read_text()
     summary = summary_of(out)
-    assert set(summary["targets"]) == {"best@4", "worst@4"}
+    assert set(summary["targets"]) == {f"{kind}@4 (with replacement, verl)" for kind in ("best", "worst")}
     assert [(c["group_size"], c["problems_per_batch"], c["seeds"]) for c in summary["curves"]] == [
         (n, frameworks.PROBLEMS_PER_BATCH, [0, 1]) for n in frameworks.GROUP_SIZES
     ]

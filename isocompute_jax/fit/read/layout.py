@@ -36,11 +36,12 @@ ALIASES = {
         "actor_rollout_ref.rollout.n", "rollout.n", "num_generations", "rollouts_per_example",
         "orchestrator.rollouts_per_example", "orchestrator.group_size", "num_samples_per_prompt_rollout",
         "n_samples_per_prompt", "generator.n_samples_per_prompt", "num_generations_per_prompt",
-        "grpo.num_generations_per_prompt", "gconfig.n_samples", "num_return_sequences_in_group",
+        "grpo.num_generations_per_prompt", "gconfig.n_samples", "num_return_sequences_in_group", "rollout_n",
+        "rollouts_per_prompt", "rollouts_per_problem", "samples_per_prompt", "generations_per_prompt",
     ),
     "problems_per_batch": (
         "data.train_batch_size", "num_unique_prompts_rollout", "num_prompts_per_step", "grpo.num_prompts_per_step",
-        "groups_per_batch",
+        "groups_per_batch", "prompts_per_batch", "prompts_per_step", "problems_per_step",
     ),
     "seed": ("data.seed", "trainer.seed", "random_seed"),
     "step": (
@@ -52,14 +53,15 @@ ALIASES = {
 }  # fmt: skip
 """Other names for a column of ours, used where it is neither present nor renamed. Not `_step`: it counts log calls.
 
-`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Sizes and rates are
-those of verl (W&B and its files), TRL, prime-rl, open-instruct, OpenRLHF, SkyRL, NeMo-RL, AReaL, ROLL and tinker's
+`training_step` comes before `global_step`: open-instruct, which has both, calls rollouts the second. Sizes and rates
+are those of verl (W&B and its files), TRL, prime-rl, open-instruct, OpenRLHF, SkyRL, NeMo-RL, AReaL, ROLL and tinker's
 cookbook. `batch_size` and `train_batch_size` alone are of several meanings, and none of them.
 """
 FACT_ALIASES = tuple(
     dict.fromkeys(each for ours in ("group_size", "problems_per_batch", "seed") for each in ALIASES[ours])
 )
 """Names of the facts that a command line gives."""
+KNOWN = {*OURS, *(each for given in ALIASES.values() for each in given)}
 PREFIX = re.compile(r"^(?:config|args|params|hparams|data)[./]")
 """What some programs write before the names of all settings, or of all that they log."""
 
@@ -78,7 +80,9 @@ MEASURED = frozenset({"loss", "kl", "entropy", "clip_ratio", "epsilon", "advanta
 """Those that some programs measure, too."""
 
 REPLACED = re.compile(r"((?:best|worst|maj)@\d+)/mean$")
-"""Columns of verl that a bootstrap of k draws with replacement gives."""
+"""Columns of verl that a bootstrap of k draws with replacement gives ..."""
+WITH_REPLACEMENT = " (with replacement, verl)"
+"""... and what is added to their names."""
 SAMPLES = 500
 """Rows of a run that W&B's history() samples where nobody asks for another number."""
 MAX_LISTED = 12
@@ -108,13 +112,15 @@ def in_long_form(table: Table, options: ReadOptions, notices: Notices) -> Table:
     wrong = [name for name in twice if name in table.differing and shared.get(name) in ("run", *UNITS.values(), *FACTS)]
     if wrong:
         raise TableError(
-            f"its header has {wrong[0]} {table.headers.count(wrong[0])} times, with other cells each; rename those that "
-            f"are not the {shared[wrong[0]]}"
+            f"its header has {wrong[0]} {table.headers.count(wrong[0])} times, with other cells each; rename those "
+            f"that are not the {shared[wrong[0]]}"
         )
     places = (f"{table.path}: its header has {name} {table.headers.count(name)} times" for name in twice)
     if twice:
         notices.changed("column", "given twice, and read where it comes first", places, count=len(twice), finding=True)
     long = dataclasses.replace(table, columns=_renamed(table, _apart(table, shared, options, notices)))
+    if any(ours == "run" and theirs not in ("run", *options.columns) for theirs, ours in shared.items()):
+        long = _with_seeds(long)
     remark_on_wandb(table, shared, runs, notices)
     if not runs or not len(table.lines):
         return long
@@ -154,7 +160,8 @@ def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str],
 
 def _long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
     """Renamed columns first, then those that have our names, then `ALIASES`."""
-    present = {PREFIX.sub("", header): header for header in reversed(headers)} | {header: header for header in headers}
+    present = {plain: header for header in reversed(headers) for plain in reversed(_plain(header))}
+    present |= {header: header for header in headers}
     found: dict[str, str] = {}
     for theirs, ours in options.columns.items():
         if theirs in headers and ours not in found.values():
@@ -174,8 +181,13 @@ def _numeric(table: Table) -> list[str]:
 
 def is_ours(header: str) -> bool:
     """Whether a column of this name says where a row stands, or what run it is of."""
-    ours = (*OURS, *(each for given in ALIASES.values() for each in given))
-    return header in ours or PREFIX.sub("", header) in ours or is_setting(header)
+    return bool({header, *_plain(header)} & KNOWN) or is_setting(header)
+
+
+def _plain(header: str) -> tuple[str, str]:
+    """A header without what some write before it, and as we would write it."""
+    bare = PREFIX.sub("", header)
+    return bare, re.sub(r"[ _]+", "_", bare.strip().lower())
 
 
 def is_setting(header: str) -> bool:
@@ -232,10 +244,27 @@ def _unpivot(shared: Table, runs: Mapping[str, Mapping[str, cells.Column]], metr
     return dataclasses.replace(shared, lines=shared.lines[row], columns=columns)
 
 
+def _with_seeds(table: Table) -> Table:
+    """Runs whose name, by another name of its column, is one for several seeds are told apart by these."""
+    if "seed" not in table.columns:
+        return table
+    codes, names = cells.distinct(table.columns["run"])
+    ids, seeds = cells.distinct(table.columns["seed"])
+    several = np.array([len(set(ids[codes == run])) > 1 for run in range(len(names))], dtype=bool)
+    pairs = zip(codes.tolist(), ids.tolist(), strict=True)
+    runs = [
+        None if run < 0 else f"{names[run]}, seed={seeds[seed]}" if seed >= 0 and several[run] else names[run]
+        for run, seed in pairs
+    ]
+    return (
+        dataclasses.replace(table, columns=table.columns | {"run": cells.column_of(runs)}) if several.any() else table
+    )
+
+
 def _apart(table: Table, shared: Columns, options: ReadOptions, notices: Notices) -> Columns:
     """The columns, with verl's best of k apart from ours: it is drawn with replacement, where 1 of 4 gives 0.684."""
     own = {name: REPLACED.search(name) for name in shared}
-    found = {name: f"{match[1]} (with replacement, verl)" for name, match in own.items() if match}
+    found = {name: match[1] + WITH_REPLACEMENT for name, match in own.items() if match}
     places = [f"{name} of {table.path}" for name in found if shared[name] != name or name == options.metric]
     if places:
         what = "drawn with replacement by verl, and not our best@k"
@@ -249,13 +278,12 @@ def remark_on_wandb(table: Table, shared: Columns, runs: Mapping[str, Columns], 
         header
         for own in runs.values()
         for header in own
-        if {f"{header}__MIN", f"{header}__MAX"} <= {*table.columns}
-        and _differ(table, f"{header}__MIN", f"{header}__MAX")
+        if {f"{header}__MIN", f"{header}__MAX"} <= {*table.columns} and _have_buckets(table, header)
     ]
     if buckets:
         notices.remark(
-            f"{table.path}: {len(buckets)} columns are means of W&B's buckets of several steps, as {buckets[0]} with its "
-            "__MIN and __MAX: the history (scan_history) has every evaluation."
+            f"{table.path}: {len(buckets)} columns are means of W&B's buckets of several steps, as {buckets[0]} with "
+            "its __MIN and __MAX: the history (scan_history) has every evaluation."
         )
     run = next((theirs for theirs, ours in shared.items() if ours == "run"), None)
     if "_step" not in table.columns or run is None:
@@ -264,14 +292,14 @@ def remark_on_wandb(table: Table, shared: Columns, runs: Mapping[str, Columns], 
     sampled = [names[i] for i in np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(names)) == SAMPLES)]
     if sampled:
         notices.remark(
-            f"{table.path}: {len(sampled)} runs have {SAMPLES} rows, as {sampled[0]}: so many does W&B's history() sample; "
-            "scan_history has all."
+            f"{table.path}: {len(sampled)} runs have {SAMPLES} rows, as {sampled[0]}: so many does W&B's history() "
+            "sample; scan_history has all."
         )
 
 
-def _differ(table: Table, one: str, other: str) -> bool:
-    first, second = cells.numbers(table.columns[one]), cells.numbers(table.columns[other])
-    return bool(np.any(first[np.isfinite(first + second)] != second[np.isfinite(first + second)]))
+def _have_buckets(table: Table, header: str) -> bool:
+    least, most = (cells.numbers(table.columns[f"{header}__{end}"]) for end in ("MIN", "MAX"))
+    return bool(np.any(least < most))
 
 
 def one_row_a_run(table: Table, shared: Columns) -> bool:

@@ -45,8 +45,8 @@ class ReadOptions:
 
     metric: str = option(
         METRIC,
-        "Column to optimise; best@k and worst@k come along with avg@k. A table without avg@4 that has one column which is "
-        "clearly a held-out reward, or else one of training, needs no flag. chinchilla: loss.",
+        "Column to optimise; best@k and worst@k come along with avg@k. A table without avg@4 that has one column which "
+        "is clearly a held-out reward, or else one of training, needs no flag. chinchilla: loss.",
     )
     eval_set: str = option(
         "validation",

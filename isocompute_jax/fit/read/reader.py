@@ -26,6 +26,7 @@ from isocompute_jax.fit.read import rewards
 from isocompute_jax.fit.read.forms import (
     NAMES,
     TABLES,
+    Form,
     events,
     form_of,
     found_in_folder,
@@ -320,6 +321,13 @@ def shared_length(paths: Iterable[Sequence[str]]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 
+def _has_form(path: pathlib.Path) -> bool:
+    try:
+        return form_of(path) is not None
+    except READ_ERRORS as error:
+        raise InputError(f"--runs: {path}: {reason(error)}") from None
+
+
 def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
     path = pathlib.Path(text)
     try:
@@ -327,7 +335,7 @@ def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
     except (OSError, ValueError):  # a name that no file can have
         exists = False
     if exists:
-        if not path.is_dir() and not is_table(path) and form_of(path) is None:
+        if not path.is_dir() and not is_table(path) and not _has_form(path):
             kinds = ", ".join([*SUFFIXES, *NAMES.values()])
             raise InputError(f"--runs: {path} is neither a directory nor a table ({kinds})")
         yield from _below(path, notices)
@@ -347,7 +355,7 @@ def _expand(text: str, notices: Notices) -> Iterator[pathlib.Path]:
 
 
 def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
-    """A table; the run directory of an eval.jsonl; of a folder the run directories, else the tables, else other logs."""
+    """A table; the run directory of an eval.jsonl; of a folder the run directories, else tables, else other logs."""
     if not path.is_dir():
         yield path.parent if path.name == EVAL and (path.parent / CONFIG).exists() else path
         return
@@ -361,11 +369,11 @@ def _below(path: pathlib.Path, notices: Notices) -> Iterator[pathlib.Path]:
 
 def _other_logs(path: pathlib.Path, notices: Notices) -> list[pathlib.Path]:
     """The files below a folder of the first form in `NAMES` that it has: the others would be of the same runs."""
-    forms: dict[str, list[pathlib.Path]] = {}
+    forms: dict[Form, list[pathlib.Path]] = {}
     for file in sorted(path.rglob("*")):
         if form := found_in_folder(file):
             forms.setdefault(form, []).append(file)
-    given = [form for form in NAMES if form in forms]
+    given = sorted(forms, key=[*NAMES].index)
     if len(given) > 1:
         others = ", ".join(f"{len(forms[form])} of {NAMES[form]}" for form in given[1:])
         notices.remark(f"{path}: {len(forms[given[0]])} files of {NAMES[given[0]]} are read; passed over are {others}.")

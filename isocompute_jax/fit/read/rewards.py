@@ -1,4 +1,4 @@
-"""Which column is the reward, where nobody says: one that is clearly a held-out reward, or else one of training.
+"""Which column is the reward, where nobody says: one that clearly is a held-out reward, or else one of training.
 
 Names are cut into words. What is a share, an extreme, a spread or a cost of something is no reward.
 """
@@ -31,14 +31,15 @@ HELD_OUT = frozenset(
     {"eval", "evaluation", "val", "valid", "validation", "test", "heldout", "held", "dev", "benchmark"}
 )
 REWARD = frozenset({"reward", "rewards", "acc", "accuracy", "score", "scores", "correct", "correctness"})
+TRAINED = frozenset({"train", "training", "critic", "rollout"})
 RATES = frozenset({"pass", "solve", "solved", "success"})
 """Rewards beside the word rate."""
 NOT_REWARD = frozenset({
-    "std", "stddev", "var", "variance", "min", "max", "best", "worst", "maj", "peak", "first", "median", "stderr", "sem",
-    "loss", "kl", "entropy", "lr", "learning", "length", "len", "token", "tokens", "time", "timing", "runtime", "second",
-    "seconds", "advantage", "advantages", "returns", "grad", "norm", "ratio", "clip", "num", "count", "steps", "format",
-    "penalty", "aux", "baseline", "threshold", "scale", "weight", "zero", "url", "batch", "size", "margin", "is", "ci",
-    "index", "delta", "gain", "improvement", "false", "positive", "negative",
+    "std", "stddev", "var", "variance", "min", "max", "best", "worst", "maj", "peak", "first", "median", "stderr",
+    "sem", "loss", "kl", "entropy", "lr", "learning", "length", "len", "token", "tokens", "time", "timing", "runtime",
+    "second", "seconds", "advantage", "advantages", "returns", "grad", "norm", "ratio", "clip", "num", "count", "steps",
+    "format", "penalty", "aux", "baseline", "threshold", "scale", "weight", "zero", "url", "batch", "size", "margin",
+    "is", "ci", "index", "delta", "gain", "improvement", "false", "positive", "negative",
 })  # fmt: skip
 LOOKS_LIKE = r"^\s*(?:[+-]?[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?\s*%?|\[.*\])\s*$"
 """Text that is a number for people, or a list."""
@@ -50,7 +51,7 @@ RUN_NAME = re.compile(
 
 
 def choose(tables: Sequence[Table], options: ReadOptions, notices: Notices) -> ReadOptions:
-    """The options with the one column that is clearly the reward of these tables; as they are where none is, or several."""
+    """The options with the one column that clearly is the reward of the tables; unchanged where none or several are."""
     held_out, training = {}, {}
     for table in tables:
         own = candidates(table, options)
@@ -79,7 +80,7 @@ def is_named(options: ReadOptions) -> bool:
 
 
 def candidates(table: Table, options: ReadOptions) -> dict[str, bool]:
-    """Columns, or metrics of a panel, that are clearly rewards, and whether they are held out; of equal ones the first."""
+    """Columns, or metrics of a panel, that are clearly rewards, and whether held out; of equal columns the first."""
     found: dict[str, bool] = {}
     seen: list[np.ndarray] = []
     for header in numeric(table, options):
@@ -107,7 +108,7 @@ def _has_numbers(column: cells.Column) -> bool:
         return True
     if isinstance(column, list):
         return any(isinstance(each, list) and each for each in column)
-    if not str(column.type) == "string":
+    if str(column.type) != "string":
         return str(column.type).startswith(("list", "large_list"))
     return bool(pc.any(pc.match_substring_regex(column, LOOKS_LIKE)).as_py())
 
@@ -136,25 +137,21 @@ def is_held_out(name: str) -> bool:
 def is_training(name: str) -> bool:
     """Whether a name says that a reward is of training: a log's plain reward is."""
     own = words(name)
-    return bool(own & {"train", "training", "critic", "rollout"}) or (
-        bool(own & {"reward", "rewards"}) and not own & HELD_OUT
-    )
+    return bool(own & TRAINED) or (bool(own & {"reward", "rewards"}) and not own & HELD_OUT)
 
 
 def missing(table: Table, options: ReadOptions) -> str:
     """What to say of a table without the metric: its rewards, held-out ones first, and the flag that takes one."""
-    names = dict.fromkeys(name.rpartition(SEPARATOR)[2] for name in numeric(table, options))
-    if not names:
+    free = dict.fromkeys(name.rpartition(SEPARATOR)[2] for name in numeric(table, options))
+    if not free:
         return f"no column {options.metric}, and no other column with numbers"
-    clear = sorted((name for name in names if is_reward(name)), key=lambda name: not is_held_out(name))
-    rest = [name for name in names if name not in clear]
-    listed = [*clear, *rest]
+    clear = sorted((name for name in free if is_reward(name)), key=lambda name: not is_held_out(name))
+    listed = [*clear, *(name for name in free if name not in clear)]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-    which = "Several may be the reward" if len(clear) > 1 else "Its columns with numbers are"
-    shown = ", ".join(listed[:MAX_LISTED])
-    verb = f"{which}: {shown}" if len(clear) > 1 else f"{which} {shown}"
-    flag = shlex.quote(f"--metric={listed[0]}") if re.search(r"[^\w@/.=-]", listed[0]) else f"--metric={listed[0]}"
-    return f"no column {options.metric}. {verb}{more}; say which one is meant, e.g. {flag}"
+    what = "Several may be the reward:" if len(clear) > 1 else "Its columns with numbers are"
+    wide = "" if clear or len(free) < 2 else f"; if each is a run, --metric={WIDE} '--columns={EVERY_OTHER}:{WIDE}'"
+    flag, names = shlex.quote(f"--metric={listed[0]}"), ", ".join(listed[:MAX_LISTED])
+    return f"no column {options.metric}. {what} {names}{more}; say which one is meant, e.g. {flag}{wide}"
 
 
 def _runs_side_by_side(table: Table, options: ReadOptions) -> list[str]:

@@ -29,7 +29,7 @@ MAX_RUNS = 10_000
 """More runs in one table mean that its `run` column is something else."""
 JUMP = 10.0
 """Factor between neighbouring rewards that no training gives: their units differ."""
-USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0), (-100.0, 100.0))
+USUAL_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 2.0), (0.0, 3.0), (0.0, 100.0), (-100.0, 100.0))
 """Ranges that are proposed where the rewards fit in."""
 
 MEASURES = ("compute", "step", "tokens", "gpu_hours")
@@ -179,9 +179,7 @@ def _runs(table: Table, metric: str, name: str) -> tuple[np.ndarray, list[str]]:
 def _was_measured(name: str, ids: np.ndarray, values: list[Any]) -> bool:
     """Whether a column that is named like a setting has more numbers than a sweep has settings."""
     numeric = all(isinstance(value, int | float) for value in values)
-    return (
-        is_measured(name) and numeric and (len(values) > MOST_SETTINGS or 2 * len(values) > np.count_nonzero(ids >= 0))
-    )
+    return is_measured(name) and numeric and len(values) > min(MOST_SETTINGS, int(np.count_nonzero(ids >= 0)) / 2)
 
 
 def _begun_again(
@@ -190,8 +188,8 @@ def _begun_again(
     """Runs of a table that names none, where steps that begin again begin another run; says where.
 
     A run begins again where steps fall to its first one or below, after two steps or more, and then come to steps that
-    it had. What falls to a later step is a resumed run (`run_curve.abandoned`), and what gives no step twice, in stretches
-    of one or two rows, is merely out of order.
+    it had. What falls to a later step is a resumed run (`run_curve.abandoned`), and what gives no step twice, in
+    stretches of one or two rows, is merely out of order.
     """
     axis = next((own for own in ("step", "compute") if own in table.columns), None)
     if axis is None:
@@ -313,7 +311,7 @@ class _Rows:
         )
 
     def _check_units(self) -> None:
-        """Refuses shares beside percent: of every run, its values up to 1 lie far below those above, or it has one kind."""
+        """Refuses shares beside percent: values up to 1 lie far below those above, or runs have one kind each."""
         name = self._options.metric
         every = cells.numbers(self._columns[name])
         rows = np.flatnonzero((every > 0) & (every <= 100))
@@ -329,8 +327,8 @@ class _Rows:
         i = change[0]
         raise InputError(
             f"--runs: {self._table.where(int(self._table.lines[rows[i]]))}: {name} is {values[i]:g} after "
-            f"{values[i - 1]:g}: {np.count_nonzero(~share)} of {len(every)} values look like percent, and the others like "
-            "shares; write all of them in one unit (if all are percent: --reward_range=0,100)"
+            f"{values[i - 1]:g}: {np.count_nonzero(~share)} of {len(every)} values look like percent, and the others "
+            "like shares; write all of them in one unit (if all are percent: --reward_range=0,100)"
         )
 
     def check_axis(self) -> None:
@@ -372,8 +370,7 @@ class _Rows:
                     np.array([*(not is_whole(value) for value in values), False])[ids],
                     lambda i, name=name, column=column: (
                         f"{name} is {shown(cells.cell(column, i))}, not a whole number"
-                        + " of at least 1"
-                        * (name in ("group_size", "problems_per_batch") and cells.number(cells.cell(column, i)) < 0)
+                        f"{' of at least 1' * (cells.number(cells.cell(column, i)) < 0)}"
                     ),
                 )
             rows = np.flatnonzero(self._sound & (ids >= 0))[::-1]

@@ -16,8 +16,8 @@ from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings
 from isocompute_jax.fit.read.tables import Table
 
-LEAST_BLOCKS = 4
-"""Values that change fewer times are not known to be carried on."""
+LEAST_CHANGES = 3
+"""Values that change fewer times are not known to be carried on, and at so many only in equal blocks above two rows."""
 
 
 def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
@@ -47,7 +47,9 @@ def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
         means = pa.chunked_array([pa.array([float(np.mean(each)) if each else None for each in lists], pa.float64())])
         return dataclasses.replace(table, columns=table.columns | {header: means})
     own = next((theirs for theirs, ours in shared.items() if ours == "run"), "run")
-    names = [cells.text(cells.cell(table.columns[own], i)) if own in table.columns else f"row {i + 1}" for i in rows]
+    names = [
+        cells.text(cells.cell(table.columns[own], i)) if own in table.columns else f"row {i + 1}" for i in rows.tolist()
+    ]
     notices.remark(f"{place}, one row a run: each is the end of a run of its own, and there is no curve.")
     runs = pa.chunked_array([pa.array([f"{name} [{i + 1}]" for name, i in zip(names, position, strict=True)])])
     return _repeated(table, rows, {header: flat, own: runs})
@@ -64,9 +66,7 @@ def with_ends(table: Table, options: ReadOptions, notices: Notices) -> Table:
     found: dict[str, cells.Column] = {"step": pa.chunked_array([pa.array(np.ones(count))])}
     if "run" not in shared.values():
         found["run"] = pa.chunked_array([pa.array([f"row {i + 1}" for i in range(count)], pa.string())])
-    notices.remark(
-        f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if all ended at 1."
-    )
+    notices.remark(f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if at one step.")
     headers = (*table.headers, *found)
     return dataclasses.replace(table, headers=headers, columns=table.columns | found)
 
@@ -97,7 +97,7 @@ def _numbers(cell: Any) -> list[float]:
 
 
 def settled(readings: Readings, options: ReadOptions, notices: Notices) -> Readings:
-    """One row of each evaluation: the mean of neighbouring rows of one step, the first of values that are carried on."""
+    """One row of each evaluation: the mean of neighbouring rows of one step, the first of values carried on."""
     return _without_carried(_means(readings, options.metric, notices), options.metric, notices)
 
 
@@ -133,13 +133,13 @@ def _without_carried(readings: Readings, metric: str, notices: Notices) -> Readi
     """
     reward = readings.columns[metric]
     changes = np.flatnonzero(reward[1:] != reward[:-1]) + 1
-    if len(changes) < LEAST_BLOCKS - 1 or np.any(np.diff(readings.axis) < 0):
+    blocks = np.diff(changes)
+    if len(changes) < LEAST_CHANGES or np.any(np.diff(readings.axis) < 0):
         return readings
-    every = int(np.gcd.reduce(np.diff(changes)))
-    if every < 2 or changes[0] > every or len(reward) - changes[-1] > every:
+    every = int(np.gcd.reduce(blocks))
+    if every < 2 or changes[0] < 2 or (len(changes) == LEAST_CHANGES and (every == 2 or blocks.max() > every)):
         return readings
-    rows = np.arange(len(reward))
-    kept = (rows == 0) | ((rows >= changes[0]) & ((rows - changes[0]) % every == 0))
     place = f"{readings.run} of {readings.where(1)}, whose {metric} changes every {every} rows"
-    notices.left_out("row", "as values carried on from the evaluation before", [place], count=int((~kept).sum()))
-    return readings.keep(np.flatnonzero(kept))
+    what = "as values carried on from the evaluation before"
+    notices.left_out("row", what, [place], count=len(reward) - len(changes) - 1)
+    return readings.keep(np.append(0, changes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from isocompute_jax.fit.read.forms import console, events, json_logs, trackio
@@ -23,7 +24,9 @@ NAMES: dict[Form, str] = {
 LOOKED_INTO = (".json", ".json.gz", ".db", ".log", ".out", ".txt", ".log.gz")
 """Names of files in folders that may be of these forms, beside event files."""
 
-READERS = {"json": json_logs.read, "trackio": trackio.read, "events": events.read, "console": console.read}
+READERS: dict[Form, Callable[[pathlib.Path, Notices], Table]] = {
+    "json": json_logs.read, "trackio": trackio.read, "events": events.read, "console": console.read,
+}  # fmt: skip
 
 
 def read_table(path: pathlib.Path, notices: Notices) -> Table:
@@ -33,10 +36,8 @@ def read_table(path: pathlib.Path, notices: Notices) -> Table:
       TableError: the file is empty or too large, or not what it seems.
       READ_ERRORS: it cannot be read.
     """
-    form = form_of(path)
-    if form in READERS:
-        return READERS[form](path, notices)
-    return read_plain(path, form or "csv", notices)
+    form = form_of(path) or "csv"
+    return READERS[form](path, notices) if form in READERS else read_plain(path, form, notices)
 
 
 def is_table(path: pathlib.Path) -> bool:

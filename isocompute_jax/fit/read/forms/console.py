@@ -18,13 +18,14 @@ from isocompute_jax.fit.read.tables import Source, Table, TableError, check_text
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 VERL = re.compile(r"\bstep:(\d+) - (?=\S+:)")
-VALUE = re.compile(rf"(?:(?:np|numpy|torch)\.\w+\()?({NUMBER})\)?")
+VALUE = re.compile(rf"(?:[\w.]+\()?({NUMBER})")
 DICT = re.compile(r"\{'[^{}]*\}")
 STEP = re.compile(
     r"\b(?:global_?step|step|iter(?:ation)?)\b\s*[:=]?\s*(\d+)|(?:^|\s)(\d+)/\d+(?=\s*[|,:-])", re.IGNORECASE
 )
 PAIR = re.compile(rf"(?:^|[|,\s])([A-Za-z_][\w@/.\- ]*?)\s*[=:]\s*({NUMBER})%?(?=$|[|,\s])")
 GIVEN = re.compile(rf"(?:^|\s)[+-]*((?:[\w.]+\.)?(?:{'|'.join(map(re.escape, FACT_ALIASES))}))[= ](\d+)(?=\s|$)")
+LOGGED = re.compile(r"loss|reward|epoch|step")
 EVAL = "eval"
 
 
@@ -84,8 +85,10 @@ def _parsed(line: str) -> tuple[str, dict[str, Any]] | None:
             row = ast.literal_eval(re.sub(r"(?<=: )-?(?:nan|inf)\b", "None", whole[0]))
         except (ValueError, SyntaxError):
             return None
-        logged = isinstance(row, dict) and ("epoch" in row or "step" in row) and "train_runtime" not in row
-        return ("TRL", row) if logged else None
+        known = (
+            isinstance(row, dict) and "train_runtime" not in row and len(LOGGED.findall(" ".join(map(str, row)))) > 1
+        )
+        return ("TRL", row) if known else None
     if any(mark in line for mark in "|=") and '"' not in line and (step := STEP.search(line)):
         rest = line[: step.start()] + "|" + line[step.end() :]
         row = {name.strip().lower(): float(value) for name, value in PAIR.findall(rest)}

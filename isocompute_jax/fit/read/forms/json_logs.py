@@ -7,6 +7,7 @@ runs, called by their keys.
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import re
@@ -22,6 +23,14 @@ LOGS = "log_history"
 CURVES = re.compile(rb'"(log_history|_?step|global_step|training_step|iteration|series|[\w/]*reward[\w/]*)"\s*:')
 RUN_KEYS = ("run", *ALIASES["run"], "experiment_id", "id", "name", "label")
 """Keys of what an object with curves is called."""
+LISTS = (
+    "series", "data", "runs", "results", "history", "logs", "log", "metrics", "points", "values", "experiments", "rows",
+    "records", "curves", "steps", "evaluations", "trace", "traces",
+)  # fmt: skip
+"""Keys that say what a list is, and not what a run is called ..."""
+PARTS = ("train", "training", "eval", "evaluation", "val", "valid", "validation", "test")
+"""... or on what problems was measured."""
+SETTINGS_KEYS = ("config", "args", "params", "hparams", "hyperparameters")
 STEP_KEYS = ("step", *ALIASES["step"], "_step", "x")
 
 Row = dict[str, Any]
@@ -68,17 +77,21 @@ def _rows(value: Any, around: Row) -> Iterator[Row]:
     if isinstance(value.get(LOGS), list):  # what stands beside it is the trainer's state
         yield from _rows(value[LOGS], around)
         return
+    pairs = {key: each for key, each in value.items() if _is_pairs(each)}
     columns = {key: each for key, each in value.items() if _is_column(each)}
-    inner = {key: each for key, each in value.items() if key not in columns and _has_rows(each)}
-    if any(not isinstance(value.get(key, []), list) for key in STEP_KEYS) or not (columns or inner):
+    inner = {key: each for key, each in value.items() if _has_rows(each) and key not in SETTINGS_KEYS}
+    if any(not isinstance(value.get(key, []), list) for key in STEP_KEYS) or not (pairs or columns or inner):
         yield around | flat(value)
         return
     known = around | _known(value)
     yield from (known | row for row in _zipped(columns))
-    several = len(inner) > 1 or (not known.get("run") and not _is_generic(next(iter(inner), "")))
+    yield from (known | {"step": step, key: number} for key, points in pairs.items() for step, number in points)
+    runs = [key for key in inner if key.lower() not in (*LISTS, *PARTS)]
     for key, each in inner.items():
         name = "/".join(str(part) for part in (known.get("run"), key) if part)
-        yield from _rows(each, known | ({"run": name} if several else {}))
+        rows = _rows(each, known | ({"run": name} if key in runs and (len(runs) > 1 or "run" not in known) else {}))
+        part = f"{key}/" if key.lower() in PARTS else ""
+        yield from ({(own if is_ours(own) else part + own): cell for own, cell in row.items()} for row in rows)
 
 
 def _stepped(row: Row) -> Row:
@@ -88,21 +101,22 @@ def _stepped(row: Row) -> Row:
     return {("step" if key == "x" else key): value for key, value in row.items()}
 
 
-def _is_generic(key: str) -> bool:
-    """Whether a key says what lists are, and not what a run is called."""
-    return key.lower() in ("series", "data", "runs", "results", "history", "logs", "log", "metrics", "points", "values",
-                           "experiments", "rows", "records", "curves", "steps", "evaluations", "training", "eval")  # fmt: skip
-
-
 def _is_column(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 1 and not any(isinstance(each, dict | list) for each in value)
+
+
+def _is_pairs(value: Any) -> bool:
+    """Whether a list has a step and a number in each of its cells."""
+    return isinstance(value, list) and len(value) > 1 and all(_is_column(each) and len(each) == 2 for each in value)
 
 
 def _has_rows(value: Any) -> bool:
     """Whether rows are somewhere below."""
     if isinstance(value, list):
         return any(isinstance(each, dict) for each in value)
-    return isinstance(value, dict) and any(_is_column(each) or _has_rows(each) for each in value.values())
+    return isinstance(value, dict) and any(
+        _is_column(each) or _is_pairs(each) or _has_rows(each) for each in value.values()
+    )
 
 
 def _known(value: Mapping[str, Any]) -> Row:
@@ -114,12 +128,10 @@ def _known(value: Mapping[str, Any]) -> Row:
 
 
 def _zipped(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
-    """Rows of lists of one length each, the most frequent one where they differ."""
-    if not columns:
-        return
-    lengths = [len(each) for each in columns.values()]
-    length = max(lengths, key=lengths.count)
-    own = {key: each for key, each in columns.items() if len(each) == length}
-    if not any(key in own for key in STEP_KEYS):
-        own = {"step": list(range(1, length + 1))} | own
-    yield from (dict(zip(own, row, strict=True)) for row in zip(*own.values(), strict=True))
+    """Rows of lists side by side: those as long as the one of steps, or by position, with blanks below shorter ones."""
+    steps = next((key for key in STEP_KEYS if key in columns), None)
+    if steps is not None:
+        columns = {key: each for key, each in columns.items() if len(each) == len(columns[steps])}
+    elif columns:
+        columns = {"step": list(range(1, max(map(len, columns.values())) + 1)), **columns}
+    yield from (dict(zip(columns, row, strict=True)) for row in itertools.zip_longest(*columns.values()))
