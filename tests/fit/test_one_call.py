@@ -121,7 +121,7 @@ def test_options_are_those_of_the_command(result):
 
 def test_a_mistake_is_told_in_one_sentence():
     with pytest.raises(InputError, match=r"no column avg@4\. Its columns with numbers are"):
-        analyze({"run": ["a"], "step": [1], "accuracy": [0.5]})
+        analyze({"run": ["a"], "step": [1], "level": [0.5]})
 
 
 def test_importing_it_imports_no_pictures_and_no_trainer():

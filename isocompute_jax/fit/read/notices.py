@@ -22,7 +22,9 @@ class Notes:
     rows: int = 0  # rows that were left out
     runs: int = 0  # runs that were left out; a file that cannot be used counts as one
     texts: tuple[str, ...] = ()  # whole sentences, each with its count, its cause and where
-    read: ReadOptions | None = None  # with the metric that was chosen, where none was named
+    read: ReadOptions | None = dataclasses.field(
+        default=None, compare=False
+    )  # as used: with the metric that was chosen
 
 
 @dataclasses.dataclass

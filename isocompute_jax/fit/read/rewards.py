@@ -146,12 +146,19 @@ def missing(table: Table, options: ReadOptions) -> str:
     if not free:
         return f"no column {options.metric}, and no other column with numbers"
     clear = sorted((name for name in free if is_reward(name)), key=lambda name: not is_held_out(name))
-    listed = [*clear, *(name for name in free if name not in clear)]
+    listed = [*clear, *sorted((name for name in free if name not in clear), key=lambda name: _rank(table, name))]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     what = "Several may be the reward:" if len(clear) > 1 else "Its columns with numbers are"
     wide = "" if clear or len(free) < 2 else f"; if each is a run, --metric={WIDE} '--columns={EVERY_OTHER}:{WIDE}'"
     flag, names = shlex.quote(f"--metric={listed[0]}"), ", ".join(listed[:MAX_LISTED])
     return f"no column {options.metric}. {what} {names}{more}; say which one is meant, e.g. {flag}{wide}"
+
+
+def _rank(table: Table, name: str) -> tuple[bool, bool]:
+    """Orders columns of which none is clearly a reward: held-out ones first, and those within 0 and 1."""
+    values = cells.numbers(table.columns[name]) if name in table.columns else np.zeros(1)
+    known = values[np.isfinite(values)]
+    return not words(name) & HELD_OUT, not len(known) or known.min() < 0 or known.max() > 1
 
 
 def _runs_side_by_side(table: Table, options: ReadOptions) -> list[str]:

@@ -49,8 +49,24 @@ IN_NAMES = {
     "seed": r"(?:s|seed)[-_=]?",
 }  # fmt: skip
 """How names of runs begin a fact: what a pattern that is proposed looks for."""
-SIZE = r"^(?P<model_params>\d+(?:\.\d+)?[bBmM])$"
-"""A run that is called by its model's size alone."""
+HINTS = {
+    "group_size": {
+        "n",
+        "g",
+        "k",
+        "group",
+        "rollouts",
+        "num_rollouts",
+        "n_rollouts",
+        "samples",
+        "num_samples",
+        "n_samples",
+    },
+    "problems_per_batch": {"b", "bs", "batch", "batch_size", "prompts", "num_prompts", "problems", "train_batch_size"},
+}
+"""Names of columns that may be a fact, and that nobody's program gives it alone."""
+SIZE = r"(?:^|[-_/ ])(?P<model_params>\d+(?:\.\d+)?[bB])$"
+"""A run whose name ends with its model's size, where all names of a table do."""
 VARIES = object()
 """Stands for a setting of a run that does not stay the same within it."""
 
@@ -86,9 +102,10 @@ def read_runs(
     lost = np.setdiff1d(rows.codes, np.append(numbers[0], -1))
     places = (f"{names[code]} of {table.path}" for code in lost)
     notices.left_out("run", "because every row is wrong", places, count=len(lost))
+    sized = all(re.search(SIZE, name) for name in names)
     for code, lines, columns in _by_run(*numbers, by_first_row="run" in table.columns):
         run, said = names[code], identity.get(code, {})
-        own = dict(facts) if facts is not None else _facts_of_run(run, said, table, options, notices)
+        own = dict(facts) if facts is not None else _facts_of_run(run, said, table, options, notices, sized=sized)
         settings = dict(known.get(code, {}))
         rate = settings.pop(RATE, 0.0) or own.pop(RATE, 0.0)
         own.pop(RATE, None)
@@ -410,7 +427,7 @@ def _comma_remedy(column: cells.Column, i: int) -> str:
 
 
 def _facts_of_run(
-    run: str, said: Mapping[str, Any], table: Table, options: ReadOptions, notices: Notices
+    run: str, said: Mapping[str, Any], table: Table, options: ReadOptions, notices: Notices, *, sized: bool
 ) -> dict[str, float]:
     """The facts of a run: what its table says, else its name, else the constants."""
     known = {name: said[name] for name in FACTS if said.get(name, 0) > 0 or (name == "seed" and name in said)}
@@ -418,7 +435,7 @@ def _facts_of_run(
     if named is None:
         why = f"without facts from their names, which --run_pattern={options.run_pattern} does not fit"
         notices.changed("run", f"read {why}", [f"{run} of {table.path}"], finding=True)
-    size = {} if "model_params" in known else facts_of_name(run, SIZE) or {}
+    size = facts_of_name(run, SIZE) or {} if sized and "model_params" not in known else {}
     return dict(options.constants) | size | (named or {}) | known
 
 
@@ -440,8 +457,12 @@ def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, de
         base = (columns.get("compute", nothing) == 0) | (step == 0)
         axis = np.where(base & np.isfinite(axis), 0.0, axis)
     known = axis >= 0
+    hint = "" if facts.get("group_size") else _hint(readings, "group_size")
+    if hint and known.any():
+        what = f"read without n, which a column may be: --columns={hint}:group_size"
+        notices.changed("run", what, [f"{readings.run} of {readings.source.path}"])
     if not known.any():
-        return _remedy(readings.run, facts, step, options)
+        return _remedy(readings, facts, step, options)
     lost = np.flatnonzero(~known).tolist()
     notices.left_out("row", f"without {name}, given or derived", map(readings.where, lost), count=len(lost))
     columns = {key: values for key, values in columns.items() if np.isfinite(values[known]).any()}
@@ -449,7 +470,7 @@ def _with_axis(readings: Readings, options: ReadOptions, notices: Notices, *, de
     return found if known.all() else found.keep(np.flatnonzero(known))
 
 
-def _remedy(run: str, facts: Mapping[str, int], step: np.ndarray, options: ReadOptions) -> str:
+def _remedy(readings: Readings, facts: Mapping[str, int], step: np.ndarray, options: ReadOptions) -> str:
     name = UNITS[options.compute]
     if name != "compute":
         return f"no row has its {name} (--compute={options.compute}); say --columns=THEIRS:{name}"
@@ -459,15 +480,21 @@ def _remedy(run: str, facts: Mapping[str, int], step: np.ndarray, options: ReadO
     if not unknown:
         return "no row's step is a number of at least 0"
     ways = " and ".join(
-        f"{fact} by --columns=THEIRS:{fact}, --constants={fact}=N or (?P<{fact}>\\d+) in --run_pattern"
+        f"{fact} by --columns={_hint(readings, fact) or 'THEIRS'}:{fact}, --constants={fact}=N or "
+        f"(?P<{fact}>\\d+) in --run_pattern"
         for fact in unknown
     )
-    pattern = "" if options.run_pattern else _pattern_for(run)
-    named = f" (names as {shlex.quote(run)} may have it: --run_pattern='{pattern}')" if pattern else ""
+    pattern = "" if options.run_pattern else _pattern_for(readings.run)
+    named = f" (names as {shlex.quote(readings.run)} may have it: --run_pattern='{pattern}')" if pattern else ""
     return (
         f"compute is not given, and step x problems_per_batch x group_size lacks {' and '.join(unknown)}; "
         f"give --columns=THEIRS:compute, or {ways}{named}, or fit curves over steps by --compute=steps"
     )
+
+
+def _hint(readings: Readings, fact: str) -> str:
+    """A column that may be the fact; empty where none is called so."""
+    return next((name for name in readings.columns if name.lower() in HINTS[fact]), "")
 
 
 def _pattern_for(run: str) -> str:

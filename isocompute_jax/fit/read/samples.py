@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from typing import Any
@@ -63,11 +64,18 @@ def with_ends(table: Table, options: ReadOptions, notices: Notices) -> Table:
     if options.metric not in shared.values():
         return table
     count = len(table.lines)
-    found: dict[str, cells.Column] = {"step": pa.chunked_array([pa.array(np.ones(count))])}
-    if "run" not in shared.values():
-        found["run"] = pa.chunked_array([pa.array([f"row {i + 1}" for i in range(count)], pa.string())])
+    own = next((theirs for theirs, ours in shared.items() if ours == "run"), "run")
+    given = table.columns.get(own, [f"row {i + 1}" for i in range(count)])
+    names, seen = [], collections.Counter()
+    for name in (cells.text(cells.cell(given, i)) for i in range(count)):
+        seen[name] += 1
+        names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    found = {
+        own: pa.chunked_array([pa.array(names, pa.string())]),
+        "step": pa.chunked_array([pa.array(np.ones(count))]),
+    }
     notices.remark(f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if at one step.")
-    headers = (*table.headers, *found)
+    headers = (*table.headers, *(each for each in found if each not in table.headers))
     return dataclasses.replace(table, headers=headers, columns=table.columns | found)
 
 

@@ -91,7 +91,8 @@ def _rows(value: Any, around: Row) -> Iterator[Row]:
         name = "/".join(str(part) for part in (known.get("run"), key) if part)
         rows = _rows(each, known | ({"run": name} if key in runs and (len(runs) > 1 or "run" not in known) else {}))
         part = f"{key}/" if key.lower() in PARTS else ""
-        yield from ({(own if is_ours(own) else part + own): cell for own, cell in row.items()} for row in rows)
+        for row in map(_stepped, rows):
+            yield {(own if is_ours(own) else part + own): cell for own, cell in row.items()}
 
 
 def _stepped(row: Row) -> Row:

@@ -17,7 +17,7 @@ from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.tables import Table, TableError
 
 NAMES = ("metric", "metric_name", "variable", "key", "tag", "measure")
-VALUES = ("value", "metric_value", "val", "Value")
+VALUES = ("value", "metric_value", "val")
 MAX_METRICS = 2000
 
 
@@ -27,8 +27,8 @@ def pivoted(table: Table, options: ReadOptions, notices: Notices) -> Table:
     Raises:
       TableError: it has more than `MAX_METRICS` metrics.
     """
-    name = next((each for each in NAMES if each in table.columns and each not in options.columns), None)
-    value = next((each for each in VALUES if each in table.columns and each not in options.columns), None)
+    free = {each.lower(): each for each in table.columns if each not in options.columns}
+    name, value = (next((free[each] for each in names if each in free), None) for names in (NAMES, VALUES))
     if name is None or value is None or np.isfinite(cells.numbers(table.columns[name])).any():
         return table
     metrics, names = cells.distinct(table.columns[name])
