@@ -57,9 +57,7 @@ ALIASES = {
 are those of verl (W&B and its files), TRL, prime-rl, open-instruct, OpenRLHF, SkyRL, NeMo-RL, AReaL, ROLL and tinker's
 cookbook. `batch_size` and `train_batch_size` alone are of several meanings, and none of them.
 """
-FACT_ALIASES = tuple(
-    dict.fromkeys(each for ours in ("group_size", "problems_per_batch", "seed") for each in ALIASES[ours])
-)
+FACT_ALIASES = (*ALIASES["group_size"], *ALIASES["problems_per_batch"], *ALIASES["seed"])
 """Names of the facts that a command line gives."""
 KNOWN = {*OURS, *(each for given in ALIASES.values() for each in given)}
 PREFIX = re.compile(r"^(?:config|args|params|hparams|data)[./]")
@@ -86,6 +84,8 @@ WITH_REPLACEMENT = " (with replacement, verl)"
 SAMPLES = 500
 """Rows of a run that W&B's history() samples where nobody asks for another number."""
 MAX_LISTED = 12
+NEAR = 0.5
+"""How alike a name must be to one of ours for a flag to propose it."""
 
 Columns = Mapping[str, str]
 """Header -> our name."""
@@ -133,14 +133,9 @@ def has_metric(table: Table, options: ReadOptions) -> bool:
     return options.metric in shared.values() or bool(runs)
 
 
-def shared_headers(headers: Sequence[str], options: ReadOptions) -> Columns:
-    """The headers that are ours, renamed or not, and what they are."""
-    return _long_names(headers, options)
-
-
 def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str], Mapping[str, Columns]]:
     """Columns in long form, and of a wide table the columns of each run; none of a table in long form."""
-    shared = _long_names(headers, options)
+    shared = shared_headers(headers, options)
     others = [name for name in dict.fromkeys(headers) if name and name not in shared]
     if options.metric in shared.values():
         return shared, {}
@@ -158,8 +153,8 @@ def _plan(headers: Sequence[str], options: ReadOptions) -> tuple[dict[str, str],
     return shared, {run: own for run, own in runs.items() if options.metric in own.values()}
 
 
-def _long_names(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """Renamed columns first, then those that have our names, then `ALIASES`."""
+def shared_headers(headers: Sequence[str], options: ReadOptions) -> dict[str, str]:
+    """The headers that are ours: renamed columns first, then those that have our names, then `ALIASES`."""
     present = {plain: header for header in reversed(headers) for plain in reversed(_plain(header))}
     present |= {header: header for header in headers}
     found: dict[str, str] = {}
@@ -218,10 +213,9 @@ def _choices(numbers: Sequence[str], ours: str, options: ReadOptions) -> str:
         return "The table has no other column with numbers"
     ranked = sorted(free, key=lambda name: -_nearness(name, ours))
     more = f" and {len(ranked) - MAX_LISTED} more" if len(ranked) > MAX_LISTED else ""
-    return (
-        f"Its columns with numbers are {', '.join(ranked[:MAX_LISTED])}{more}; say which one is meant, "
-        f"e.g. --columns={ranked[0]}:{ours}"
-    )
+    near = ranked[0] if _nearness(ranked[0], ours) >= NEAR else "THEIRS"
+    flag = f"{'e.g.' if near == ranked[0] else 'by'} --columns={near}:{ours}"
+    return f"Its columns with numbers are {', '.join(ranked[:MAX_LISTED])}{more}; say which one is meant, {flag}"
 
 
 def _nearness(theirs: str, ours: str) -> float:
@@ -256,9 +250,8 @@ def _with_seeds(table: Table) -> Table:
         None if run < 0 else f"{names[run]}, seed={seeds[seed]}" if seed >= 0 and several[run] else names[run]
         for run, seed in pairs
     ]
-    return (
-        dataclasses.replace(table, columns=table.columns | {"run": cells.column_of(runs)}) if several.any() else table
-    )
+    columns = table.columns | {"run": cells.column_of(runs)} if several.any() else table.columns
+    return dataclasses.replace(table, columns=columns)
 
 
 def _apart(table: Table, shared: Columns, options: ReadOptions, notices: Notices) -> Columns:
@@ -306,7 +299,7 @@ def one_row_a_run(table: Table, shared: Columns) -> bool:
     """Whether rows are of runs of their own, as far as a table says it; a name in ten may be of two."""
     run = next((theirs for theirs, ours in shared.items() if ours == "run"), None)
     if run is None:
-        return not {*UNITS.values()} & {*shared.values()}
+        return not {*UNITS.values()} & {*shared.values()} and bool({*FACTS, *LABELS} & {*shared.values()})
     return len(cells.distinct(table.columns[run])[1]) >= 0.9 * len(table.lines)
 
 

@@ -119,7 +119,10 @@ def make_curve(
     if len(axis) > MAX_POINTS:
         base = int(axis[0] == 0)  # the base model stays apart
         starts = np.append(np.arange(base), np.linspace(base, len(axis), MAX_POINTS - base, endpoint=False).astype(int))
-        axis, columns = _mean(axis, starts), {name: _mean(values, starts) for name, values in columns.items()}
+        axis, columns = (
+            mean_of_bins(axis, starts),
+            {name: mean_of_bins(values, starts) for name, values in columns.items()},
+        )
         place = f"{readings.run} of {readings.source.path}, which has {len(readings.axis)}"
         notices.changed("run", f"averaged into {MAX_POINTS} bins of neighbouring evaluations", [place])
     return RunCurve(
@@ -231,7 +234,7 @@ def _last_rows(readings: Readings, notices: Notices, metric: str) -> Readings:
     return readings.keep(np.flatnonzero(last))
 
 
-def _mean(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def mean_of_bins(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Means of bins over the rows that have a number; NaN where none has."""
     known = np.isfinite(values)
     counts = np.add.reduceat(known.astype(np.float64), starts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import re
 from typing import Any
@@ -14,7 +13,7 @@ from isocompute_jax.fit.read import cells
 from isocompute_jax.fit.read.layout import one_row_a_run, shared_headers
 from isocompute_jax.fit.read.notices import Notices
 from isocompute_jax.fit.read.read_options import ReadOptions
-from isocompute_jax.fit.read.run_curve import UNITS, Readings
+from isocompute_jax.fit.read.run_curve import UNITS, Readings, mean_of_bins
 from isocompute_jax.fit.read.tables import Table
 
 LEAST_CHANGES = 3
@@ -64,18 +63,11 @@ def with_ends(table: Table, options: ReadOptions, notices: Notices) -> Table:
     if options.metric not in shared.values():
         return table
     count = len(table.lines)
-    own = next((theirs for theirs, ours in shared.items() if ours == "run"), "run")
-    given = table.columns.get(own, [f"row {i + 1}" for i in range(count)])
-    names, seen = [], collections.Counter()
-    for name in (cells.text(cells.cell(given, i)) for i in range(count)):
-        seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-    found = {
-        own: pa.chunked_array([pa.array(names, pa.string())]),
-        "step": pa.chunked_array([pa.array(np.ones(count))]),
-    }
+    found: dict[str, cells.Column] = {"step": pa.chunked_array([pa.array(np.ones(count))])}
+    if "run" not in shared.values():
+        found["run"] = [f"row {i + 1}" for i in range(count)]
     notices.remark(f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if at one step.")
-    headers = (*table.headers, *(each for each in found if each not in table.headers))
+    headers = (*table.headers, *found)
     return dataclasses.replace(table, headers=headers, columns=table.columns | found)
 
 
@@ -123,15 +115,8 @@ def _means(readings: Readings, metric: str, notices: Notices) -> Readings:
     most = int(counts.max())
     place = f"{readings.run} of {readings.where(int(starts[counts.argmax()]))}, with up to {most} rows a step"
     notices.changed("run", "given with several rows a step, of which the mean counts", [place])
-    columns = {name: _mean(values, starts) for name, values in readings.columns.items()}
+    columns = {name: mean_of_bins(values, starts) for name, values in readings.columns.items()}
     return dataclasses.replace(readings, lines=readings.lines[starts], axis=axis[starts], columns=columns)
-
-
-def _mean(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    known = np.isfinite(values)
-    counts = np.add.reduceat(known.astype(np.float64), starts)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
-    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
 def _without_carried(readings: Readings, metric: str, notices: Notices) -> Readings:

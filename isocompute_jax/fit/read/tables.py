@@ -96,7 +96,7 @@ class MemoryTable(Table):
     """A table in memory; messages count its rows from 1."""
 
 
-class Source:
+class DigestedFile:
     """A file that is read once, from its beginning to its end, and digested on the way; .gz is unpacked."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -130,7 +130,7 @@ class Source:
 class _Fed(io.RawIOBase):
     """A raw file whose bytes a source takes as they are read."""
 
-    def __init__(self, file: io.FileIO, source: Source) -> None:
+    def __init__(self, file: io.FileIO, source: DigestedFile) -> None:
         self._file, self._source = file, source
 
     def readable(self) -> bool:
@@ -149,7 +149,7 @@ def read_plain(path: pathlib.Path, kind: str, notices: Notices) -> Table:
       TableError: the file is empty or too large, or not what its name says.
       READ_ERRORS: it cannot be read.
     """
-    source = Source(path)
+    source = DigestedFile(path)
     if kind == "parquet":
         headers, lines, columns = _read_parquet(source, notices)
         return Table(path, source.sha256(), "row ", headers, lines, columns)
@@ -167,7 +167,7 @@ Parts = tuple[tuple[str, ...], np.ndarray, dict[str, Column]]
 
 def check_text(path: pathlib.Path) -> bytes:
     """The first megabyte of a file that is text in UTF-8, neither empty nor too large."""
-    with Source(path).open() as stream:
+    with DigestedFile(path).open() as stream:
         start = stream.read(MAX_HEADER).removeprefix(BYTE_ORDER_MARK)
     if not start.strip(b"\r\n\t "):
         raise TableError("the file is empty")
@@ -189,7 +189,7 @@ def _check_size(size: int, least: str = "") -> None:
         )
 
 
-def text_lines(source: Source) -> Iterator[str]:
+def text_lines(source: DigestedFile) -> Iterator[str]:
     """The lines of a text file with their ends; bytes that are no UTF-8 are replaced."""
     size = 0
     with source.open() as stream, io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
@@ -251,7 +251,7 @@ def _stacked(chunks: Sequence[tuple[list[int], dict[str, Column]]]) -> tuple[np.
     return np.concatenate([np.array(lines, np.int64) for lines, _ in chunks]), stacked
 
 
-def _read_csv(source: Source, start: bytes, notices: Notices) -> tuple[Parts, set[str]]:
+def _read_csv(source: DigestedFile, start: bytes, notices: Notices) -> tuple[Parts, set[str]]:
     """CSV or TSV, and the headers that are given twice with other cells.
 
     The separator is what the header has most of: comma, semicolon or tab.
@@ -349,7 +349,7 @@ def _rows(column: Any, pattern: str) -> np.ndarray:
     return np.flatnonzero(pc.fill_null(pc.match_substring_regex(column, pattern), False))
 
 
-def _read_jsonl(source: Source, notices: Notices) -> Parts:
+def _read_jsonl(source: DigestedFile, notices: Notices) -> Parts:
     """A JSON object per line; the fields of an object in it are columns, `data.loss` of {"data": {"loss": 1}}."""
 
     def rows() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -393,7 +393,7 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read_parquet(source: Source, notices: Notices) -> Parts:
+def _read_parquet(source: DigestedFile, notices: Notices) -> Parts:
     """Batches of rows, in the columns' own types, as far as the file is sound."""
     _check_size(source.path.stat().st_size)
     with source.open() as stream:  # whole, because its parts are read out of order

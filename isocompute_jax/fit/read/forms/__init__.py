@@ -12,7 +12,7 @@ from typing import Literal
 
 from isocompute_jax.fit.read.forms import console, events, json_logs, trackio
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.tables import BYTE_ORDER_MARK, MAX_HEADER, READ_ERRORS, Source, Table, read_plain
+from isocompute_jax.fit.read.tables import BYTE_ORDER_MARK, MAX_HEADER, READ_ERRORS, DigestedFile, Table, read_plain
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 """Names of files that are tables."""
@@ -83,5 +83,5 @@ def form_of(path: pathlib.Path) -> Form | None:
 
 
 def _start(path: pathlib.Path) -> bytes:
-    with Source(path).open() as stream:
+    with DigestedFile(path).open() as stream:
         return stream.read(MAX_HEADER).removeprefix(BYTE_ORDER_MARK)

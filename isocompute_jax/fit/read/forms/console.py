@@ -13,7 +13,7 @@ from typing import Any
 
 from isocompute_jax.fit.read.layout import FACT_ALIASES
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.tables import Source, Table, TableError, check_text, columns_of, text_lines
+from isocompute_jax.fit.read.tables import DigestedFile, Table, TableError, check_text, columns_of, text_lines
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -42,7 +42,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
       TableError: no line is one of a trainer.
     """
     check_text(path)
-    source = Source(path)
+    source = DigestedFile(path)
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {"verl": [], "TRL": [], "": []}
     given: dict[str, set[str]] = {}
     count = 0

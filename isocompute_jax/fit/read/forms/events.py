@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.tables import Source, Table, TableError, columns_of
+from isocompute_jax.fit.read.tables import DigestedFile, Table, TableError, columns_of
 
 MAGIC = b"brain.Event:"
 """Stands in the first record."""
@@ -33,7 +33,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     sha256 = ""
     for file in files:
-        source = Source(file)
+        source = DigestedFile(file)
         _scalars(source, event_of, rows, notices)
         sha256 = sha256 or source.sha256()
     if not rows:
@@ -51,7 +51,9 @@ def siblings(path: pathlib.Path) -> list[pathlib.Path]:
     return found if path in found else [path]
 
 
-def _scalars(source: Source, event_of: Any, rows: dict[tuple[int, int], dict[str, Any]], notices: Notices) -> None:
+def _scalars(
+    source: DigestedFile, event_of: Any, rows: dict[tuple[int, int], dict[str, Any]], notices: Notices
+) -> None:
     """Adds the scalars of a file, of a tag that is given again at a step on a row of its own."""
     with source.open() as stream:
         while head := stream.read(12):

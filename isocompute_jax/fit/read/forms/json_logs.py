@@ -16,7 +16,7 @@ from typing import Any
 
 from isocompute_jax.fit.read.layout import ALIASES, is_ours
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.tables import Source, Table, TableError, check_text, columns_of, flat
+from isocompute_jax.fit.read.tables import DigestedFile, Table, TableError, check_text, columns_of, flat
 
 TRAINER_STATE = "trainer_state.json"
 LOGS = "log_history"
@@ -48,7 +48,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
       TableError: it is no JSON, or has no rows.
     """
     check_text(path)
-    source = Source(path)
+    source = DigestedFile(path)
     with source.open() as stream:
         content = stream.read()
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from isocompute_jax.fit.read.layout import ALIASES, is_ours
 from isocompute_jax.fit.read.notices import Notices
-from isocompute_jax.fit.read.tables import Source, Table, TableError, columns_of, flat
+from isocompute_jax.fit.read.tables import DigestedFile, Table, TableError, columns_of, flat
 
 MAGIC = b"SQLite format 3\0"
 
@@ -44,7 +44,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
     notices.remark(f"{path}: trackio's store: {len(found)} rows of {len(runs)} runs.")
     headers, lines, columns = columns_of(iter(found), path, notices)
     # SQLite reads pages in an order of its own, so that the digest is a reading of its own.
-    return Table(path, Source(path).sha256(), "row ", headers, lines, columns)
+    return Table(path, DigestedFile(path).sha256(), "row ", headers, lines, columns)
 
 
 def _tables(store: sqlite3.Connection) -> tuple[list[tuple[str, str, int, Any]], dict[str, dict[str, Any]]]:
