@@ -16,6 +16,8 @@ from isocompute_jax.fit.read.read_options import ReadOptions
 from isocompute_jax.fit.read.run_curve import UNITS, Readings, mean_of_bins
 from isocompute_jax.fit.read.tables import Table
 
+ENDS = re.compile(r"final|(?<![a-z])(?:ends?|last|seeds?)(?![a-z])", re.IGNORECASE)
+"""In the name of a list: it has ends of runs, and no curve."""
 LEAST_CHANGES = 3
 """Values that change fewer times are not known to be carried on, and at so many only in equal blocks above two rows."""
 
@@ -23,9 +25,9 @@ LEAST_CHANGES = 3
 def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
     """A table with a number in each cell of the metric.
 
-    A list is a curve by position where no column says how far a run was trained. Else it has values of one evaluation:
-    of a run with one row each is the end of a run of its own, which tells their noise; of a run with more rows the mean
-    counts.
+    A list is a curve by position where no column says how far a run was trained, and its name does not say that it has
+    ends. Else it has values of one evaluation: of a run with one row each is the end of a run of its own, which tells
+    their noise; of a run with more rows the mean counts.
     """
     shared = shared_headers(table.headers, options)
     header = next((theirs for theirs, ours in shared.items() if ours == options.metric), None)
@@ -39,10 +41,11 @@ def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
     rows = np.repeat(np.arange(len(lists)), counts)
     position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     flat = pa.chunked_array([pa.array([value for each in lists for value in each], pa.float64())])
-    if not {*UNITS.values()} & {*shared.values()}:
+    ends = ENDS.search(header) is not None
+    if not ends and not {*UNITS.values()} & {*shared.values()}:
         notices.remark(f"{place}: curves by position, from step 1 on.")
         return _repeated(table, rows, {header: flat, "step": pa.chunked_array([pa.array(position + 1)])})
-    if not one_row_a_run(table, shared):
+    if not (ends or one_row_a_run(table, shared)):
         notices.remark(f"{place}: the mean of each counts.")
         means = pa.chunked_array([pa.array([float(np.mean(each)) if each else None for each in lists], pa.float64())])
         return dataclasses.replace(table, columns=table.columns | {header: means})

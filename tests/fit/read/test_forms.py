@@ -277,6 +277,9 @@ def test_lists_in_a_cell(tmp_path):
     found, notes = read(path)
     assert found == {"a": ([1, 2, 3], [0.1, 0.2, 0.4]), "b": ([1, 2], [0.1, 0.3])}
     assert any("curves by position" in text for text in notes)
+    write(path, "run,n,final_accs", 'a,4,"[0.1, 0.2]"', 'b,8,"[0.3, 0.4]"')
+    ends = {"a [1]": ([1], [0.1]), "a [2]": ([1], [0.2]), "b [1]": ([1], [0.3]), "b [2]": ([1], [0.4])}
+    assert read(path, metric="final_accs")[0] == ends
     write(path, "run,step,reward", 'a,1,"[0.1, 0.2]"', 'a,2,"[0.3, 0.5]"')
     assert read(path)[0]["a"] == ([1, 2], [pytest.approx(0.15), pytest.approx(0.4)])
 

@@ -105,6 +105,37 @@ def test_any_bytes(content, name, options):
     check(name, content, options)
 
 
+MAGIC = {"t.db": b"SQLite format 3\0", "events.out.tfevents.1": b"\x18\0\0\0\0\0\0\0abcdbrain.Event:2", "t.json": b"["}
+LOG_LINES = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["step:1 - reward:0.5 - a:", "{'loss': '0.1', 'reward': ", "step 3 | reward=0.1", "\x1b[36m(T"]
+        ),
+        st.text(max_size=8),
+    ),
+    max_size=6,
+)
+CURVES = st.dictionaries(st.sampled_from(["series", "reward_trace", "step", "log_history", "x", "eval", "a"]), JSON)
+
+
+@FUZZ
+@given(st.binary(max_size=200), st.sampled_from(sorted(MAGIC)), OPTIONS)
+def test_any_bytes_after_a_form_begins(content, name, options):
+    check(name, MAGIC[name] + content, options)
+
+
+@FUZZ
+@given(LOG_LINES, st.sampled_from(["t.log", "t.txt", "t"]), OPTIONS)
+def test_logs_of_odd_lines(lines, name, options):
+    check(name, "\n".join(lines).encode("utf-8", errors="surrogatepass"), options)
+
+
+@FUZZ
+@given(st.one_of(JSON, CURVES, st.lists(CURVES, max_size=3), st.dictionaries(st.text(max_size=2), CURVES)), OPTIONS)
+def test_json_of_odd_shapes(value, options):
+    check("t.json", json.dumps(value).encode("utf-8", errors="surrogatepass"), options)
+
+
 @FUZZ
 @given(tables(st.one_of(NUMBERS, JSON, ODD)), st.one_of(st.just(""), st.text(max_size=5)), OPTIONS)
 def test_jsonl_of_odd_values(table, torn, options):

@@ -59,19 +59,20 @@ def _scalars(
         while head := stream.read(12):
             size = int.from_bytes(head[:8], "little")
             record = stream.read(size + 4)[:size] if size < 1 << 30 else b""
-            if len(record) < size or len(head) < 12:
-                place = f"{source.path}: a record of {size} bytes has {len(record)}"
+            try:
+                if len(record) < size or len(head) < 12:
+                    raise TableError(f"a record of {size} bytes has {len(record)}")
+                event = event_of.FromString(record)
+            except Exception as error:  # protobuf's own class of errors comes with tensorboardX
+                place = f"{source.path}: {error}"
                 notices.changed("file", "read up to a place where it is damaged", [place], finding=True)
                 return
-            event = event_of.FromString(record)
-            for value in event.summary.value:
-                number = _number(value)
-                if number is None:
-                    continue
+            for tag, number in ((value.tag, _number(value)) for value in event.summary.value):
                 again = 0
-                while value.tag in rows.setdefault((event.step, again), {"step": event.step}):
+                while tag in rows.get((event.step, again), {}):
                     again += 1
-                rows[event.step, again][value.tag] = number
+                if number is not None:
+                    rows.setdefault((event.step, again), {"step": event.step})[tag] = number
 
 
 def _number(value: Any) -> float | None:
