@@ -154,11 +154,12 @@ def missing(table: Table, options: ReadOptions) -> str:
     return f"no column {options.metric}. {what} {names}{more}; say which one is meant, e.g. {flag}{wide}"
 
 
-def _rank(table: Table, name: str) -> tuple[bool, bool]:
-    """Orders columns of which none is clearly a reward: held-out ones first, and those within 0 and 1."""
+def _rank(table: Table, name: str) -> tuple[bool, bool, bool]:
+    """Orders columns of which none is clearly a reward: costs last, held-out ones first, and those within 0 and 1."""
     values = cells.numbers(table.columns[name]) if name in table.columns else np.zeros(1)
     known = values[np.isfinite(values)]
-    return not words(name) & HELD_OUT, not len(known) or known.min() < 0 or known.max() > 1
+    own = words(name)
+    return bool(own & NOT_REWARD), not own & HELD_OUT, not len(known) or known.min() < 0 or known.max() > 1
 
 
 def _runs_side_by_side(table: Table, options: ReadOptions) -> list[str]:

@@ -55,7 +55,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
         value = json.loads(content.decode("utf-8-sig", errors="replace"))
     except (ValueError, RecursionError) as error:
         raise TableError(f"it is not JSON ({str(error)[:100]})") from None
-    rows = [_stepped(row) for row in _rows(value, {}) if row]
+    rows = [_stepped(row) for row in _rows({"value": value} if _is_pairs(value) else value, {}) if row]
     if not rows:
         raise TableError("it is JSON without rows: no list of objects, and no list of numbers")
     headers, lines, columns = columns_of(iter(enumerate(rows, 1)), path, notices)
