@@ -273,21 +273,15 @@ def remark_on_wandb(table: Table, shared: Columns, runs: Mapping[str, Columns], 
         for header in own
         if {f"{header}__MIN", f"{header}__MAX"} <= {*table.columns} and _have_buckets(table, header)
     ]
-    if buckets:
-        notices.remark(
-            f"{table.path}: {len(buckets)} columns are means of W&B's buckets of several steps, as {buckets[0]} with "
-            "its __MIN and __MAX: the history (scan_history) has every evaluation."
-        )
+    what = "averaged by W&B over buckets of steps (scan_history() has every evaluation)"
+    notices.changed("column", what, (f"{header} of {table.path}" for header in buckets), count=len(buckets))
     run = next((theirs for theirs, ours in shared.items() if ours == "run"), None)
     if "_step" not in table.columns or run is None:
         return
     codes, names = cells.distinct(table.columns[run])
     sampled = [names[i] for i in np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(names)) == SAMPLES)]
-    if sampled:
-        notices.remark(
-            f"{table.path}: {len(sampled)} runs have {SAMPLES} rows, as {sampled[0]}: so many does W&B's history() "
-            "sample; scan_history has all."
-        )
+    what = f"given {SAMPLES} rows, as many as W&B's history() samples (scan_history() has all)"
+    notices.changed("run", what, (f"{name} of {table.path}" for name in sampled), count=len(sampled))
 
 
 def _have_buckets(table: Table, header: str) -> bool:

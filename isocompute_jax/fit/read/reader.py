@@ -376,7 +376,7 @@ def _other_logs(path: pathlib.Path, notices: Notices) -> list[pathlib.Path]:
     given = sorted(forms, key=[*NAMES].index)
     if len(given) > 1:
         others = ", ".join(f"{len(forms[form])} of {NAMES[form]}" for form in given[1:])
-        notices.remark(f"{path}: {len(forms[given[0]])} files of {NAMES[given[0]]} are read; passed over are {others}.")
+        notices.changed("folder", f"read for its {NAMES[given[0]]} alone", [f"{path}, where {others} were passed over"])
     return forms[given[0]] if given else []
 
 

@@ -61,15 +61,13 @@ def choose(tables: Sequence[Table], options: ReadOptions, notices: Notices) -> R
     if len(found) == 1:
         (name,) = found
         what = "held-out reward" if held_out else "training reward" if is_training(name) else "reward"
-        notices.remark(f"The {what} is the column {name}, the only one that clearly is; another one is --metric=NAME.")
+        notices.remark(f"{name} is taken, the one column that clearly is a {what}; --metric names another.")
         return dataclasses.replace(options, metric=name)
     wide = [] if found else [_runs_side_by_side(table, options) for table in tables]
     if wide and all(wide):
-        names = [name for each in wide for name in each]
-        some = ", ".join(names[:MAX_LISTED])
-        notices.remark(
-            f"{tables[0].path}: a column for each run: {len(names)} runs ({some}); their values are called {WIDE}."
-        )
+        what = f"read with a column for each run, whose values are called {WIDE}"
+        places = (f"{table.path}, {len(runs)} runs" for table, runs in zip(tables, wide, strict=True))
+        notices.changed("file", what, places, count=len(tables))
         return dataclasses.replace(options, metric=WIDE, columns={**options.columns, EVERY_OTHER: WIDE})
     return options
 

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -485,7 +484,7 @@ def _remedy(readings: Readings, facts: Mapping[str, int], step: np.ndarray, opti
         for fact in unknown
     )
     pattern = "" if options.run_pattern else _pattern_for(readings.run)
-    named = f" (names as {shlex.quote(readings.run)} may have it: --run_pattern='{pattern}')" if pattern else ""
+    named = f" (names of runs may have it: --run_pattern='{pattern}')" if pattern else ""
     return (
         f"compute is not given, and step x problems_per_batch x group_size lacks {' and '.join(unknown)}; "
         f"give --columns=THEIRS:compute, or {ways}{named}, or fit curves over steps by --compute=steps"

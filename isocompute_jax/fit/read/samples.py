@@ -37,23 +37,23 @@ def spread(table: Table, options: ReadOptions, notices: Notices) -> Table:
     if lists is None:
         return table
     counts = np.array([len(each) for each in lists])
-    place = f"{table.path}: column {header} has lists of {counts.min()} to {counts.max()} numbers"
+    place = [f"{header} of {table.path}, with {counts.min()} to {counts.max()} numbers each"]
     rows = np.repeat(np.arange(len(lists)), counts)
     position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     flat = pa.chunked_array([pa.array([value for each in lists for value in each], pa.float64())])
     ends = ENDS.search(header) is not None
     if not ends and not {*UNITS.values()} & {*shared.values()}:
-        notices.remark(f"{place}: curves by position, from step 1 on.")
+        notices.changed("column", "of lists, read as curves by position", place)
         return _repeated(table, rows, {header: flat, "step": pa.chunked_array([pa.array(position + 1)])})
     if not (ends or one_row_a_run(table, shared)):
-        notices.remark(f"{place}: the mean of each counts.")
+        notices.changed("column", "of lists, of which the mean counts", place)
         means = pa.chunked_array([pa.array([float(np.mean(each)) if each else None for each in lists], pa.float64())])
         return dataclasses.replace(table, columns=table.columns | {header: means})
     own = next((theirs for theirs, ours in shared.items() if ours == "run"), "run")
     names = [
         cells.text(cells.cell(table.columns[own], i)) if own in table.columns else f"row {i + 1}" for i in rows.tolist()
     ]
-    notices.remark(f"{place}, one row a run: each is the end of a run of its own, and there is no curve.")
+    notices.changed("column", "of lists, read as ends of runs without curves", place)
     runs = pa.chunked_array([pa.array([f"{name} [{i + 1}]" for name, i in zip(names, position, strict=True)])])
     return _repeated(table, rows, {header: flat, own: runs})
 
@@ -69,7 +69,8 @@ def with_ends(table: Table, options: ReadOptions, notices: Notices) -> Table:
     found: dict[str, cells.Column] = {"step": pa.chunked_array([pa.array(np.ones(count))])}
     if "run" not in shared.values():
         found["run"] = [f"row {i + 1}" for i in range(count)]
-    notices.remark(f"{table.path}: a row a run and no steps: {count} ends without curves, compared as if at one step.")
+    what = "read as ends of runs without steps, compared as if they had trained alike"
+    notices.changed("file", what, [f"{table.path}, {count} rows"])
     headers = (*table.headers, *found)
     return dataclasses.replace(table, headers=headers, columns=table.columns | found)
 

@@ -50,7 +50,7 @@ def test_a_trainers_state_is_called_by_its_folder_and_the_last_checkpoint_has_al
             (folder / "config.json").write_text('{"architectures": ["X"]}')
     found, notes = read(tmp_path / "out")
     assert found == dict.fromkeys(("q4_n16_s1", "q4_n8_s1"), ([5, 15], [0.1, 0.22]))
-    assert sum("log_history of a trainer's state, read as 4 rows" in text for text in notes) == 2
+    assert any("2 files were read as log_history of a trainer's state: " in text for text in notes)
     assert any("2 files were passed over, because a later checkpoint" in text for text in notes)
     assert any("2 of 6 rows were left out because of reward" in text and "reward is nan" in text for text in notes)
     pattern = r"n(?P<group_size>\d+)_s(?P<seed>\d+)"
@@ -65,7 +65,8 @@ def test_an_array_of_logs(tmp_path, name):
     (tmp_path / name).write_text(json.dumps(HISTORY))
     found, notes = read(tmp_path / name)
     assert found == {"run_n4_s42": ([5, 15], [0.1, 0.22])}
-    assert "JSON, read as 4 rows." in notes[0] and "training reward is the column reward" in notes[1]
+    assert "reward is taken, the one column that clearly is a training reward;" in notes[0]
+    assert any(f"1 file was read as JSON: {tmp_path / name}, 4 rows." == text for text in notes)
 
 
 def test_series_and_traces(tmp_path):
@@ -86,7 +87,7 @@ def test_series_and_traces(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps({"experiments": runs}))
     found, notes = read(tmp_path / "c.json")
     assert found == {"x2": ([1, 2, 3], [0.1, 0.2, 0.5]), "x4": ([1, 2, 3], [0.1, 0.4, 0.5])}
-    assert "JSON, read as 6 rows of 2 runs." in notes[0]
+    assert any("read as JSON" in text and "6 rows of 2 runs." in text for text in notes)
     assert facts(tmp_path / "c.json", compute=STEPS) == {"x2": (2, 0, 3, 0), "x4": (4, 0, 3, 0)}
     (tmp_path / "d.json").write_text(json.dumps({"reward_trace": [0.25, 0.5]}))
     assert read(tmp_path / "d.json")[0] == {"d": ([1, 2], [0.25, 0.5])}
@@ -104,7 +105,7 @@ def test_a_melted_export(tmp_path):
     path = write(tmp_path / "melted.csv", "run_name,metric,step,value", *lines)
     found, notes = read(path)
     assert found == dict.fromkeys(("lr_1e-5", "lr_3e-5"), ([0, 4], [0.03, 0.08]))
-    assert "a melted table: 12 numbers of 3 metrics, read as 4 rows." in notes[0]
+    assert any("read as a melted table" in text and "12 numbers of 3 metrics." in text for text in notes)
     assert read(path, metric="train/entropy")[0]["lr_1e-5"] == ([0, 4], [0.41, 0.41])
     with pytest.raises(
         InputError, match=r"be the reward: b/acc, a/acc, c; say which one is meant, e\.g\. --metric=b/acc"
@@ -127,7 +128,7 @@ def test_a_console_log_of_verl(tmp_path):
     path.write_text(VERL)
     found, notes = read(path, compute="rollouts")
     assert found == {"run_a": ([0, 1024], [0.31, 0.4])}
-    assert "a console log of verl: 3 of 7 lines have a step;" in notes[0] and '"file"' in notes[0]
+    assert any("read as a console log of verl (trainer.logger=" in text and "3 of 7 lines" in text for text in notes)
     assert facts(path) == {"run_a": (8, 64, 0, 0)}
     assert read(path, metric="critic/rewards/mean")[0] == {"run_a": ([1, 2], [0.24, 0.25])}
 
@@ -142,7 +143,7 @@ def test_lines_of_trl_are_counted(tmp_path):
     )
     found, notes = read(path, metric="reward")
     assert found == {"out": ([1, 2, 3], [0.1, 0.2, 0.4])}
-    assert "a console log of TRL: 4 of 7 lines have values and no step, so they are counted; trainer_state" in notes[0]
+    assert any("a console log of TRL, whose lines are counted" in text and "4 of 7 lines" in text for text in notes)
     assert read(path)[0] == {"out": ([2], [0.33])}
 
 
@@ -155,7 +156,7 @@ def test_a_column_for_each_run_with_blanks(tmp_path):
     path = write(tmp_path / "w.csv", "Step,grpo_n4-s0,grpo_n8-s0,notes", "0,0.1,,x", "5,0.2,0.25,", "9,,0.3,")
     found, notes = read(path)
     assert found == {"grpo_n4-s0": ([0, 5], [0.1, 0.2]), "grpo_n8-s0": ([5, 9], [0.25, 0.3])}
-    assert "a column for each run: 2 runs (grpo_n4-s0, grpo_n8-s0)" in notes[0]
+    assert any("read with a column for each run, whose values are called reward" in text for text in notes)
 
 
 def test_a_column_for_each_size_of_model(tmp_path):
@@ -216,7 +217,7 @@ def test_a_store_of_trackio(tmp_path, ids):
     path = trackio_store(tmp_path / "project.db", ids=ids)
     found, notes = read(tmp_path)
     assert found == dict.fromkeys(("kind-lake", "bold-hill"), ([0, 10], [0.1, 0.3]))
-    assert "trackio's store: 6 rows of 2 runs." in notes[0]
+    assert any("read as trackio's store" in text and "6 rows of 2 runs." in text for text in notes)
     assert facts(path) == {"kind-lake": (4, 2, 7, 0), "bold-hill": (8, 2, 7, 0)}
     sqlite3.connect(tmp_path / "x.db").execute("CREATE TABLE other (a)").connection.close()
     with pytest.raises(InputError, match="an SQLite file that is not trackio's"):
@@ -272,11 +273,11 @@ def test_lists_in_a_cell(tmp_path):
     pq.write_table(pa.Table.from_pylist(ends), tmp_path / "ends.parquet")
     found, notes = read(tmp_path / "ends.parquet")
     assert found["n8 [1]"] == ([100], [0.4]) and found["n8 [3]"] == ([100], [0.8]) and len(found) == 6
-    assert any("lists of 3 to 3 numbers, one row a run: each is the end of a run of its own" in text for text in notes)
+    assert any("1 column was of lists, read as ends of runs without curves: final_acc" in text for text in notes)
     path = write(tmp_path / "t.csv", "run,n,rewards", 'a,4,"[0.1, 0.2, 0.4]"', 'b,8,"[0.1 0.3]"')
     found, notes = read(path)
     assert found == {"a": ([1, 2, 3], [0.1, 0.2, 0.4]), "b": ([1, 2], [0.1, 0.3])}
-    assert any("curves by position" in text for text in notes)
+    assert any("1 column was of lists, read as curves by position: rewards" in text for text in notes)
     write(path, "run,n,final_accs", 'a,4,"[0.1, 0.2]"', 'b,8,"[0.3, 0.4]"')
     ends = {"a [1]": ([1], [0.1]), "a [2]": ([1], [0.2]), "b [1]": ([1], [0.3]), "b [2]": ([1], [0.4])}
     assert read(path, metric="final_accs")[0] == ends
@@ -294,7 +295,9 @@ def test_ends_without_steps(tmp_path):
     with pytest.raises(InputError, match="its runs have a row each: --compute=steps compares their ends"):
         read(path, compute="rollouts")
     found, notes = read(path)
-    assert found == {"a": ([1], [0.5]), "b": ([1], [0.6])} and any("2 ends without curves" in text for text in notes)
+    assert found == {"a": ([1], [0.5]), "b": ([1], [0.6])} and any(
+        "1 file was read as ends of runs without steps" in text for text in notes
+    )
     assert facts(path, compute=STEPS)["b"] == (8, 0, 0, 0)
 
 
@@ -357,10 +360,10 @@ def test_what_wandb_thinned_out_is_said(tmp_path):
     path = write(tmp_path / "p.csv", f"Step,{head}", "0,0.1,0.05,0.2,0.1,0.1,0.1", "10,0.2,0.1,0.3,0.15,0.08,0.2")
     found, notes = read(path)
     assert found["a"] == ([0, 10], [0.1, 0.2]) and len(found) == 2
-    assert any("2 columns are means of W&B's buckets of several steps" in text for text in notes)
+    assert any("1 column was averaged by W&B over buckets of steps" in text for text in notes)
     lines = [f"a,{7 * i},{7 * i},{i / 1000}" for i in range(500)]
     _, notes = read(write(path, "run_name,_step,train/global_step,eval/acc", *lines))
-    assert any("1 runs have 500 rows, as a: so many does W&B's history() sample" in text for text in notes)
+    assert any("1 run was given 500 rows, as many as W&B's history() samples" in text for text in notes)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.jsonl", "t.parquet", "t.json"])

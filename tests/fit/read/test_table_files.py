@@ -360,7 +360,7 @@ def test_a_history_of_verl(tmp_path):
     check_framework(runs, [], extra=[(f"{name} (with replacement, verl)", each) for name, each in extra.items()])
     assert "best@4" not in runs[0].columns and "2 columns were drawn with replacement by verl" in warnings[0]
     runs, notes = read(tmp_path / "history.csv", run_pattern=PATTERN)  # and without a flag
-    assert len(runs) == 4 and "held-out reward is the column val-core/math_dapo/acc/mean@4" in notes[0]
+    assert len(runs) == 4 and notes[0].startswith("val-core/math_dapo/acc/mean@4 is taken, the one column")
 
 
 def test_a_panel_of_trl(tmp_path):
@@ -370,7 +370,7 @@ def test_a_panel_of_trl(tmp_path):
     options = {"columns": columns, "run_pattern": pattern, "constants": {"problems_per_batch": 32}}
     check_framework(*read(tmp_path / "panel.csv", **options, strict=True))
     runs, notes = read(tmp_path / "panel.csv", run_pattern=pattern, constants={"problems_per_batch": 32})
-    assert len(runs) == 4 and "held-out reward is the column eval/rewards/accuracy_reward/mean" in notes[0]
+    assert len(runs) == 4 and notes[0].startswith("eval/rewards/accuracy_reward/mean is taken, the one column")
     with pytest.raises(
         InputError, match=r"--run_pattern='.*n\(\?P<group_size>.*b\(\?P<problems_per_batch>.*s\(\?P<seed>"
     ):

@@ -27,6 +27,11 @@ PAIR = re.compile(rf"(?:^|[|,\s])([A-Za-z_][\w@/.\- ]*?)\s*[=:]\s*({NUMBER})%?(?
 GIVEN = re.compile(rf"(?:^|\s)[+-]*((?:[\w.]+\.)?(?:{'|'.join(map(re.escape, FACT_ALIASES))}))[= ](\d+)(?=\s|$)")
 LOGGED = re.compile(r"loss|reward|epoch|step")
 EVAL = "eval"
+HINTS = {
+    "verl": """ (trainer.logger='["console","file"]' writes JSONL)""",
+    "TRL": ", whose lines are counted (trainer_state.json of a checkpoint has steps)",
+}
+"""What serves better than a log."""
 
 
 def has_steps(start: bytes) -> bool:
@@ -61,16 +66,10 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
         _count(rows)
     known = {name: values.pop() for name, values in given.items() if len(values) == 1}
     headers, lines, columns = columns_of(((line, known | row) for line, row in rows), path, notices)
-    notices.remark(
-        f"{path}: a console log{f' of {kind}' * bool(kind)}: {len(rows)} of {count} lines "
-        + (
-            "have values and no step, so they are counted; trainer_state.json in its checkpoints has the steps"
-            if stepless
-            else "have a step"
-        )
-        + (f"; {others} lines of another trainer were passed over" if others else "")
-        + ('; trainer.logger=\'["console","file"]\' writes them whole, as JSONL.' if kind == "verl" else ".")
-    )
+    what = f"read as a console log{f' of {kind}' * bool(kind)}{HINTS.get(kind, '')}"
+    passed = f", and {others} of another trainer passed over" * bool(others)
+    of = "values and no step" if stepless else "a step"
+    notices.changed("file", what, [f"{path}, {len(rows)} of {count} lines with {of}{passed}"])
     return Table(path, source.sha256(), "", headers, lines, columns)
 
 

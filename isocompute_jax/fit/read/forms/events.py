@@ -39,8 +39,8 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
     if not rows:
         raise TableError("it has no scalars")
     tags = len({tag for row in rows.values() for tag in row}) - 1
-    more = f", of {len(files)} files in its folder, one run," if len(files) > 1 else ""
-    notices.remark(f"{path}: TensorBoard's events{more} {tags} scalars at {len({s for s, _ in rows})} steps.")
+    place = f"{path}, {len(files)} in its folder, {tags} scalars at {len({step for step, _ in rows})} steps"
+    notices.changed("file", "read as TensorBoard's events, which are one run in each folder", [place])
     headers, lines, columns = columns_of(iter(enumerate(rows.values(), 1)), path, notices)
     return Table(path, sha256, "row ", headers, lines, columns)
 

@@ -60,9 +60,9 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
         raise TableError("it is JSON without rows: no list of objects, and no list of numbers")
     headers, lines, columns = columns_of(iter(enumerate(rows, 1)), path, notices)
     state = isinstance(value, dict) and LOGS in value
-    what = f"{LOGS} of a trainer's state" if state else "JSON"
+    what = f"read as {LOGS} of a trainer's state" if state else "read as JSON"
     runs = f" of {len({row['run'] for row in rows if 'run' in row})} runs" if "run" in headers else ""
-    notices.remark(f"{path}: {what}, read as {len(rows)} rows{runs}.")
+    notices.changed("file", what, [f"{path}, {len(rows)} rows{runs}"])
     return Table(path, source.sha256(), "row ", headers, lines, columns)
 
 

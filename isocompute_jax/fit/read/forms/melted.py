@@ -51,9 +51,8 @@ def pivoted(table: Table, options: ReadOptions, notices: Notices) -> Table:
         at = np.full(len(order), -1)
         at[rank[place[own]]] = rows[own]
         columns[metric] = _blank_where_negative(table.columns[value], at)
-    notices.remark(
-        f"{table.path}: a melted table: {len(rows)} numbers of {len(names)} metrics, read as {len(order)} rows."
-    )
+    place = f"{table.path}, {len(rows)} numbers of {len(names)} metrics"
+    notices.changed("file", "read as a melted table, with a column for each metric", [place])
     return dataclasses.replace(table, headers=tuple(columns), lines=table.lines[rows[first[order]]], columns=columns)
 
 

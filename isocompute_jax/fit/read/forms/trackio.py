@@ -41,7 +41,7 @@ def read(path: pathlib.Path, notices: Notices) -> Table:
         found.append((i, {"run": named, counted: step} | configs.get(key, {}) | own))
     if not found:
         raise TableError("trackio's store has no metrics")
-    notices.remark(f"{path}: trackio's store: {len(found)} rows of {len(runs)} runs.")
+    notices.changed("file", "read as trackio's store", [f"{path}, {len(found)} rows of {len(runs)} runs"])
     headers, lines, columns = columns_of(iter(found), path, notices)
     # SQLite reads pages in an order of its own, so that the digest is a reading of its own.
     return Table(path, DigestedFile(path).sha256(), "row ", headers, lines, columns)
