@@ -180,9 +180,7 @@ def test_event_files_of_a_folder_are_a_run(tmp_path, monkeypatch):
     for run, reward in (("n4", 0.1), ("n8", 0.2)):
         assert found[run][0] == [0, 10, 20, 30]
         np.testing.assert_allclose(found[run][1], reward + np.arange(4) / 10, rtol=1e-6)
-    assert (
-        len(found) == 2 and "TensorBoard's events, of 2 files in its folder, one run, 2 scalars at 4 steps" in notes[0]
-    )
+    assert len(found) == 2 and any("2 in its folder, 2 scalars at 4 steps" in text for text in notes)
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX.proto.event_pb2", None)
     with pytest.raises(
         InputError, match=r"tensorboardX, which is not installed: pip install 'isocompute-jax\[track\]'"
@@ -360,7 +358,7 @@ def test_what_wandb_thinned_out_is_said(tmp_path):
     path = write(tmp_path / "p.csv", f"Step,{head}", "0,0.1,0.05,0.2,0.1,0.1,0.1", "10,0.2,0.1,0.3,0.15,0.08,0.2")
     found, notes = read(path)
     assert found["a"] == ([0, 10], [0.1, 0.2]) and len(found) == 2
-    assert any("1 column was averaged by W&B over buckets of steps" in text for text in notes)
+    assert any("2 columns were averaged by W&B over buckets of steps" in text for text in notes)
     lines = [f"a,{7 * i},{7 * i},{i / 1000}" for i in range(500)]
     _, notes = read(write(path, "run_name,_step,train/global_step,eval/acc", *lines))
     assert any("1 run was given 500 rows, as many as W&B's history() samples" in text for text in notes)
