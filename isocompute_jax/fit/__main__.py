@@ -2,10 +2,9 @@
 
     python -m isocompute_jax.fit --runs=DIR[,FILE,GLOB...] --out=DIR --budget=1e6
 
-Reads run directories and CSV, JSONL or Parquet tables of any framework (--columns=theirs:ours), fits one model to all
-runs, and answers for each budget: which n, how many steps, what to expect, and what other choices cost. Writes
-summary.json, tables, figures/ and one self-contained report.html; prints the answer, and with --tables the numbers
-behind it.
+Reads run directories, and tables and logs of any framework (docs/strangers.md), fits one model to all runs, and answers
+for each budget: which n, how many steps, what to expect, and what other choices cost. Writes summary.json, tables,
+figures/ and one self-contained report.html; prints the answer, and with --tables the numbers behind it.
 
 --analysis=model_size fits the law of reward against compute over model sizes, --analysis=chinchilla the pre-training
 law.
@@ -85,7 +84,7 @@ VALUES = flags.FlagValues()
 RUNS = flags.DEFINE_list(
     "runs",
     [],
-    "Run directories, folders of them, .csv / .jsonl / .parquet tables, or globs; separated by commas.",
+    "Run directories, folders of them, tables or logs in any form of docs/strangers.md, globs; separated by commas.",
     flag_values=VALUES,
 )
 OUT = flags.DEFINE_string("out", "", "Directory to write into; made if it does not exist.", flag_values=VALUES)

@@ -171,7 +171,7 @@ def _grid(model: SweepModel, end: float, budgets: Sequence[float]) -> np.ndarray
     unit = model.observations.unit
     inside = np.geomspace(unit, end, GRID) if end > unit else np.array([end])
     beyond = end * BEYOND ** (np.arange(1, BEYOND_GRID + 1) / BEYOND_GRID)
-    ends = model.observations.ends[np.isfinite(model.observations.ends)]
+    ends = model.observations.ends[model.observations.ends > 0]  # not those of runs with the base model alone
     own = [budget for budget in budgets if budget > 0]
     far = max(own, default=0.0)
     if far > beyond[-1]:
