@@ -147,7 +147,8 @@ def missing(table: Table, options: ReadOptions) -> str:
     listed = [*clear, *sorted((name for name in free if name not in clear), key=lambda name: _rank(table, name))]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     what = "Several may be the reward:" if len(clear) > 1 else "Its columns with numbers are"
-    wide = "" if clear or len(free) < 2 else f"; if each is a run, --metric={WIDE} '--columns={EVERY_OTHER}:{WIDE}'"
+    over_steps = len(free) > 1 and "step" in shared_headers(table.headers, options).values()
+    wide = f"; if each is a run, --metric={WIDE} '--columns={EVERY_OTHER}:{WIDE}'" * (over_steps and not clear)
     flag, names = shlex.quote(f"--metric={listed[0]}"), ", ".join(listed[:MAX_LISTED])
     return f"no column {options.metric}. {what} {names}{more}; say which one is meant, e.g. {flag}{wide}"
 
