@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 63_230), ("isocompute_jax/fit", 9_500), ("tests", 57_680), ("benchmarks", 9_590)],
+    [("isocompute_jax", 64_520), ("isocompute_jax/fit", 10_790), ("tests", 58_140), ("benchmarks", 9_590)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar
@@ -64,7 +64,7 @@ def test_lines(folder, bar):
 def test_files_have_one_subject_of_some_size():
     modules = [file for file in FILES if file.name not in ("__init__.py", "__main__.py")]
     assert len(FILES) <= 345
-    assert sum(file.is_relative_to(PACKAGE / "fit") for file in FILES) <= 55
+    assert sum(file.is_relative_to(PACKAGE / "fit") for file in FILES) <= 61
     assert statistics.median(LINES[file] for file in modules) >= 195
     used_by = importers()
     thin = [file for file in modules if LINES[file] < 60 and len(used_by[file]) == 1]
