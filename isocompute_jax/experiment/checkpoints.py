@@ -64,12 +64,14 @@ def resume(parts: Parts, state: LoopState) -> LoopState:
     state = charge_lost(state, [line for line in dropped if line is not None])
     parts.trackers.start(step)
     logs = [run_files.read_lines(parts.path / name) for name in (run_files.METRICS, run_files.EVAL)]
-    gone = len(logs[0]) < step, state.evaluated >= 0 and all(line["step"] < state.evaluated for line in logs[1])
-    for name, some in zip((run_files.METRICS, run_files.EVAL), gone, strict=True):
+    # A fork may be evaluated where the run that it comes from was not.
+    evaluated = state.evaluated if parts.config.evaluation.sets and not parts.config.fork else -1
+    gone = len(logs[0]) < step, all(line["step"] < evaluated for line in logs[1]) and evaluated >= 0
+    for name, known, some in zip((run_files.METRICS, run_files.EVAL), (step, evaluated), gone, strict=True):
         if some:
             LOG.warning(
                 "%s lacks lines of steps up to %d, which the checkpoint counts: the curve goes on without them, unless "
-                "a copy of the file is put back", parts.path / name, step
+                "a copy of the file is put back", parts.path / name, known
             )  # fmt: skip
     controller = state.controller and auto.replay(state.controller, *logs)
     return dataclasses.replace(state, watch=replay(parts.config.alarms, *logs), controller=controller)

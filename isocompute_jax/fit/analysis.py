@@ -18,7 +18,7 @@ from isocompute_jax.fit.frontier.next_runs import next_runs
 from isocompute_jax.fit.frontier.optimal import optimal_sizes, switch_points
 from isocompute_jax.fit.frontier.paper import paper_frontier
 from isocompute_jax.fit.options import AnalysisOptions
-from isocompute_jax.fit.questions import ask
+from isocompute_jax.fit.questions import ask, of_one_model
 from isocompute_jax.fit.read import WITH_REPLACEMENT, MemoryTable, Notes, RunCurve, memory_table, read_curves
 from isocompute_jax.fit.results import BudgetAnswer, CurveBand, SweepResult
 from isocompute_jax.records.errors import InputError
@@ -64,7 +64,8 @@ def analyse_curves(
     Raises:
       InputError: no run was evaluated after training began.
     """
-    notes = notes or Notes()
+    notes, every = notes or Notes(), [run for run in runs if not run.schedule]
+    runs, others = of_one_model(runs)
     fixed = [run for run in runs if not run.schedule]
     groups, remarks = group_runs(fixed)
     scheduled, more = group_schedules(runs)
@@ -75,7 +76,7 @@ def analyse_curves(
     notes = dataclasses.replace(
         notes,
         runs=notes.runs + len(runs) - repeated,
-        texts=(*ended_early(groups), *remarks, *more, *notes.texts),
+        texts=(*others, *ended_early(groups), *remarks, *more, *notes.texts),
     )
     result, model = _analysed(groups, options.metric, options, notes, only_scheduled=only_scheduled)
     targets = {
@@ -85,7 +86,8 @@ def analyse_curves(
     }
     asked = ()
     if questions and not only_scheduled and model is not None:
-        asked = ask(groups, options, models={options.metric: model})
+        models = {} if others else {options.metric: model}
+        asked = ask(group_runs(every)[0] if others else groups, options, models=models)
     beside = () if only_scheduled or model is None else beside_fixed(scheduled, model, options.metric)
     return dataclasses.replace(result, targets=targets, questions=asked, scheduled=beside)
 

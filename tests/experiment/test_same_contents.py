@@ -79,13 +79,18 @@ def test_a_log_that_is_gone_or_cut_is_said_when_the_run_goes_on(begun, caplog):
     (run / run_files.EVAL).unlink()
     loop.train(config, run)
     for name in (run_files.METRICS, run_files.EVAL):
-        [said] = [text for text in caplog.messages if text.startswith(f"{run / name} lacks lines of steps up to 3")]
+        [said] = [text for text in caplog.messages if text.startswith(f"{run / name} lacks lines of steps up to ")]
         assert said.endswith("goes on without them, unless a copy of the file is put back")
 
 
-def test_nothing_is_said_of_logs_that_are_whole(begun, caplog):
+def test_nothing_is_said_of_logs_that_are_whole_or_that_no_set_fills(begun, tmp_path, caplog):
     config, run = begun
     loop.train(config, run)
+    alone = dataclasses.replace(config, evaluation=EvaluationConfig())
+    with builders.interrupted_in_step(3), pytest.raises(KeyboardInterrupt):
+        loop.train(alone, tmp_path / "alone")
+    loop.train(alone, tmp_path / "alone")
+    loop.train(dataclasses.replace(config, fork=str(tmp_path / "alone") + "@3"), tmp_path / "fork")
     assert not any("lacks lines" in text for text in caplog.messages)
 
 

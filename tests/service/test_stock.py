@@ -164,7 +164,7 @@ def test_a_server_that_a_run_cannot_use_is_refused(checkpoint, tmp_path, path, a
 @pytest.mark.parametrize("odd", [b"<html>", b"", [], {}, None, {"vllm_config": "{}"}], ids=repr)
 @pytest.mark.parametrize("path", ["server_info", "v1/models", "version", "get_world_size", "inference/v1/generate"])
 def test_what_is_no_vllm_is_refused_in_a_sentence(checkpoint, tmp_path, path, odd):
-    said = answers() | {f"/{path}": odd}
+    said = answers() | {f"/{path}": odd} | ({"/health": odd} if odd == b"<html>" else {})
     with recorded(said) as (url, _), pytest.raises(InputError, match=f"--url={url}: what answers there is no vLLM"):
         asyncio.run(StockEngine(settings(checkpoint, url, tmp_path)).start())
 

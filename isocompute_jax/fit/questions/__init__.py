@@ -16,12 +16,12 @@ from isocompute_jax.fit.engine import SweepModel
 from isocompute_jax.fit.options import AnalysisOptions
 from isocompute_jax.fit.questions.answers import QuestionResult
 from isocompute_jax.fit.questions.by_batch import by_batch
-from isocompute_jax.fit.questions.by_part import by_model, by_set
+from isocompute_jax.fit.questions.by_part import by_model, by_set, of_one_model
 
 LEAST_EVALUATIONS = 3
 """Runs of fewer have no curve."""
 
-__all__ = ["QuestionResult", "ask", "by_batch", "by_model", "by_set"]
+__all__ = ["QuestionResult", "ask", "by_batch", "by_model", "by_set", "of_one_model"]
 
 
 def ask(

@@ -94,6 +94,24 @@ def by_model(groups: Sequence[ConfigurationRuns], options: AnalysisOptions) -> I
         yield from _compare("by_model", "", [({"model": m}, own) for m, own in ordered], (options.metric,), options)
 
 
+def of_one_model(runs: Sequence[RunCurve]) -> tuple[list[RunCurve], list[str]]:
+    """The runs of the base model that was run at the most n, of several such the most runs; says of the others.
+
+    An n is chosen for a base model: where a stronger one was run at one n alone, its rewards would speak for that n.
+    """
+    models = _models(runs)
+    parts: dict[str, list[RunCurve]] = {}
+    for run in runs:
+        parts.setdefault(models[run.source + run.run], []).append(run)
+    if len(parts) < 2:
+        return list(runs), []
+    first = max(parts, key=lambda name: (len({run.facts.group_size for run in parts[name]}), len(parts[name])))
+    others = len(runs) - len(parts[first])
+    left = f"{others} runs of others are" if others > 1 else "1 run of others is"
+    name = first or "runs that name no base model"
+    return parts[first], [printable(f"The answer is for {name}: an n holds for one base model; {left} left out.")]
+
+
 def _compare(
     question: Question, part: str, parts: Sequence[Part], metrics: Sequence[str], options: AnalysisOptions,
     notes: Sequence[str] = (),

@@ -101,8 +101,8 @@ class StockEngine:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx2.AsyncClient(timeout=CALL_S, limits=limits, base_url=self._settings.url.rstrip("/"))
         vocab_size = int(read_config(self._settings.model)["vocab_size"])
-        await self._reached()
         with _read(InputError, f"--url={self._settings.url}: what answers there is no vLLM that is known here"):
+            await self._reached()
             await self._look(vocab_size)
         self._watching = asyncio.create_task(self._watch())
 
