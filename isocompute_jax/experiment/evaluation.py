@@ -175,6 +175,13 @@ def evaluate(parts: Parts, state: LoopState) -> LoopState:
     return dataclasses.replace(state, evaluated=state.step, evaluated_compute=state.ledger.compute)
 
 
+LOOK_AT = (
+    "Look at the dtype of the head on both sides (float32 in vLLM: hf_overrides={'head_dtype': 'float32'}), at the "
+    "temperature (the sampler must report log-probabilities of the tempered distribution: vLLM's "
+    "logprobs_mode='processed_logprobs'), at the prefix cache (every update must empty it), and at the weights (is "
+    "it the same model, and did every tensor arrive?)"
+)
+"""What to do where sampler and learner differ."""
 AGREEMENT = "agreement"
 """Lane of the rollouts that checks sample."""
 
@@ -221,13 +228,7 @@ def judge(difference: Mapping[str, float | int], config: AgreementConfig, *, ste
         f"{difference['logprob_difference_max']:.3g} at most (weights of step {step}, {difference['compared_tokens']} "
         "tokens)"
     )
-    look = (
-        "Look at the dtype of the head on both sides (float32 in vLLM: hf_overrides={'head_dtype': 'float32'}), at the "
-        "temperature (the sampler must report log-probabilities of the tempered distribution: vLLM's "
-        "logprobs_mode='processed_logprobs'), at the prefix cache (every update must empty it), and at the weights (is "
-        "it the same model, and did every tensor arrive?)"
-    )
     if not mean <= config.stop:
-        raise RunError(f"{found}; config.agreement.stop = {config.stop}. {look}")
+        raise RunError(f"{found}; config.agreement.stop = {config.stop}. {LOOK_AT}")
     if mean > config.warn:
-        LOG.warning("%s; config.agreement.warn = %s. %s", found, config.warn, look)
+        LOG.warning("%s; config.agreement.warn = %s. %s", found, config.warn, LOOK_AT)

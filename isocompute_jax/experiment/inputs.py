@@ -93,9 +93,7 @@ def read_inputs(config: RunConfig, *, processes: int = 1) -> Inputs:
     name_of = grader_names(config)
     sets = {name: load_problems(path, grader_name=name_of)[:limit] for name, path in config.evaluation.sets.items()}
     check_prompts([train.problems, *sets.values()], prompts, config)
-    files = {config.train_set, *config.curriculum.train_sets.values()}  # evaluated as such, they are meant to be
-    others = {name: own for name, own in sets.items() if config.evaluation.sets[name] not in files}
-    say_what_is_trained_on(train.problems, others)
+    say_what_is_trained_on(train.problems, {name: sets[name] for name in held_out_sets(config)})
     if (most := max(size.problems for size in config.batch_sizes)) > max(
         len(train.problems), config.problems_per_batch
     ):
@@ -132,15 +130,26 @@ def contents_of(config: RunConfig, inputs: Inputs) -> dict[str, str]:
     return found
 
 
-def say_what_is_trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> None:
-    """Warns of evaluation sets whose questions are trained on too (`tasks.leakage_key`): they hold nothing out."""
+def held_out_sets(config: RunConfig) -> dict[str, str]:
+    """Evaluation sets by name, but for files of the training problems, which are meant to be evaluated as such."""
+    files = {config.train_set, *config.curriculum.train_sets.values()}
+    return {name: path for name, path in config.evaluation.sets.items() if path not in files}
+
+
+def trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> dict[str, int]:
+    """How many problems of each evaluation set ask what is trained on too (`tasks.leakage_key`)."""
     trained = {leakage_key(problem) for problem in problems} if sets else set()
-    for name, own in sets.items():
-        if count := sum(leakage_key(problem) in trained for problem in own):
+    return {name: sum(leakage_key(problem) in trained for problem in own) for name, own in sets.items()}
+
+
+def say_what_is_trained_on(problems: Sequence[Problem], sets: Mapping[str, Sequence[Problem]]) -> None:
+    """Warns of evaluation sets whose questions are trained on too: they hold nothing out."""
+    for name, count in trained_on(problems, sets).items():
+        if count:
             LOG.warning(
                 "evaluation set %r: %d of its %d problems are trained on too, so its reward says little about others; "
                 "`python -m isocompute_jax.split` makes sets that share no question",
-                name, count, len(own),
+                name, count, len(sets[name]),
             )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -11,16 +10,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from isocompute_jax.allocation.policies import Belief, prior
-from isocompute_jax.experiment.build import make_grading
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.curation.config import CurationConfig
 from isocompute_jax.experiment.curation.curate import locked_directory
 from isocompute_jax.experiment.curation.measure import measure, open_sampler
 from isocompute_jax.experiment.curation.record import RolloutOrder, Store, identity_of, survey
-from isocompute_jax.experiment.inputs import Inputs
 from isocompute_jax.experiment.samplers import make_sampler
-from isocompute_jax.records.errors import InputError
+from isocompute_jax.model import ModelConfig
 from isocompute_jax.records.rollout import Problem
+from isocompute_jax.tasks import Grades, Prompts
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 """Group sizes whose share of groups with a signal is estimated."""
@@ -38,7 +36,6 @@ class BaseRates:
     samples: int  # k
     tokens: float  # of a completion, on average
     truncated: float  # share of completions that were cut off
-    also: str = ""  # of what may have cut them off (`Prompts.also`)
 
     @property
     def rollouts(self) -> int:
@@ -114,52 +111,30 @@ def signal_shares(measured: BaseRates, sizes: Sequence[int] = SIZES, *, seed: in
     return [SignalShare(*row) for row in zip(sizes, found.tolist(), low.tolist(), high.tolist(), strict=True)]
 
 
-def check_solved(measured: BaseRates) -> None:
-    """Raises InputError where no group can have a signal."""
-    problems, samples, rollouts = len(measured.solved), measured.samples, measured.rollouts
-    if not measured.solved.any():
-        raise InputError(
-            f"--problems: none of {problems} problems was solved in {samples} rollouts each: pass@1 is below "
-            f"{3 / rollouts:.1g} (95%), and groups without a solution teach nothing. Bring easier problems, see that "
-            "the reward knows a right answer (train --show_prompts=3 shows what is asked, curate --keep_completions "
-            "what is answered), or teach the model first"
-        )
-    if measured.solved.min() == samples:
-        raise InputError(
-            f"--problems: each of {problems} problems was solved in all of {samples} rollouts: groups in which all are "
-            "right teach nothing. Bring harder problems"
-        )
-
-
 def measure_model(
-    config: RunConfig, inputs: Inputs, problems: Sequence[Problem], directory: pathlib.Path, *, samples: int
-) -> BaseRates:
+    config: RunConfig,
+    shape: ModelConfig,
+    prompts: Prompts,
+    problems: Sequence[Problem],
+    directory: pathlib.Path,
+    *,
+    samples: int,
+    grading: Grades,
+) -> None:
     """Draws `samples` rollouts of each problem from the base model, recorded in `directory` as curation does.
+
+    What they are is for `grading` to see.
 
     Raises:
       InputError: what was recorded there is another measurement.
       RunError: the sampler or the rewards failed.
     """
     seed = (config.seed + OTHER_SEED) % 2**32
-    order = RolloutOrder(inputs.prompts, config.sampling, seed)
+    order = RolloutOrder(prompts, config.sampling, seed)
     identity = identity_of(config.model, order, dtype=config.dtype, reward=config.reward)
     curation = CurationConfig(samples=samples, seed=seed)
-    with locked_directory(directory), contextlib.ExitStack() as opened:
+    with locked_directory(directory):
         store = Store(directory, identity=identity, survey=survey(problems, order), samples=samples)
-        if not store.known.all():
-            grading = opened.enter_context(contextlib.closing(make_grading(config.reward, inputs.tokenizer, problems)))
-            opened.enter_context(store)
-            with open_sampler(
-                config, inputs.model_config, inputs.tokenizer, directory, make_sampler=make_sampler
-            ) as sampler:
-                measure(problems, store, sampler, order, curation, grading=grading, rounds=not config.service.remote)
+        with store, open_sampler(config, shape, prompts.tokenizer, directory, make_sampler=make_sampler) as sampler:
+            measure(problems, store, sampler, order, curation, grading=grading, rounds=not config.service.remote)
         store.check_failures()
-        done = store.measured
-        rollouts = int(store.known.sum())
-        return BaseRates(
-            solved=store.solved(config.evaluation.solved_at)[done].astype(int),
-            samples=samples,
-            tokens=store.tokens / rollouts,
-            truncated=store.truncated / rollouts,
-            also=inputs.prompts.also,
-        )

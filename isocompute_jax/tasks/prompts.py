@@ -95,6 +95,7 @@ class Prompts:
     def __init__(self, tokenizer: Tokenizer, config: PromptConfig = PromptConfig()):
         self.tokenizer = tokenizer
         self.also = ""  # advice beside that on answers that are cut off, where prompts may be why
+        self.warned: dict[str, str] = {}  # `ends` or `template` -> what was said of them
         self._config = config
         self._seen: set[bool] = set()  # kinds that were checked: chats, plain texts
         self._system_checked = False
@@ -167,10 +168,11 @@ class Prompts:
         tokenizer, where = self.tokenizer, self.tokenizer.directory
         ends, after = list(filter(None, map(tokenizer.backend.id_to_token, tokenizer.eos_ids))), tokenizer.after_answers
         if chat and after and not any(end in after for end in ends):
-            LOG.warning(
-                "%s: its chat template writes %r behind an answer, and what ends a completion is %s, so that answers "
-                "may never end: list the former in eos_token_id of %s", where, after, ends, GENERATION_CONFIG
-            )  # fmt: skip
+            self._warn(
+                "ends",
+                f"{where}: its chat template writes {after!r} behind an answer, and what ends a completion is {ends}, so "
+                f"that answers may never end: list the former in eos_token_id of {GENERATION_CONFIG}",
+            )
         own, read = (tokenizer.backend.encode(text, add_special_tokens=each).tokens for each in (False, not written))
         if own and read[-1] != own[-1] and read[-1] in ends:
             raise InputError(
@@ -181,11 +183,16 @@ class Prompts:
         asked = chat or tokenizer.chat is None or self._config.chat_template != "auto"
         if not asked and not any(token in text for token in special):  # else it was rendered elsewhere
             self.also = " (or set config.prompts.chat_template=on: prompts go without the model's)"
-            LOG.warning(
-                "%s has a chat template, and prompts that are plain texts, as that of problem %r, go without it, so "
-                "that answers may never end: set config.prompts.chat_template=on (of curate: --chat_template=on), or "
-                "off where it is meant so", where, problem.id
-            )  # fmt: skip
+            self._warn(
+                "template",
+                f"{where} has a chat template, and prompts that are plain texts, as that of problem {problem.id!r}, go "
+                "without it, so that answers may never end: set config.prompts.chat_template=on (of curate: "
+                "--chat_template=on), or off where it is meant so",
+            )
+
+    def _warn(self, of: str, sentence: str) -> None:
+        self.warned[of] = sentence
+        LOG.warning("%s", sentence)
 
     def _check_system(self, problem: Problem, text: str, messages: Sequence[Message]) -> None:
         """Warns, once, of a system message that the chat template leaves out."""
