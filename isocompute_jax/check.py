@@ -12,7 +12,6 @@ exit code is 2, that of bad input, if any line is wrong.
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import tempfile
 
@@ -25,30 +24,12 @@ from isocompute_jax.records.errors import InputError, set_by_flags
 from isocompute_jax.records.printing import say
 
 with app.imports():
-    from isocompute_jax.experiment.config import RunConfig, from_dict
+    from isocompute_jax.pilot import run_flags
 
-MODEL = flags.DEFINE_string("model", None, "Hugging Face directory of the base model.")
-PROBLEMS = flags.DEFINE_string("problems", None, "Problems to train on, .jsonl or .parquet, or what makes them.")
-VALIDATION = flags.DEFINE_string("validation", None, "Held-out problems.")
-REWARD = flags.DEFINE_string("reward", None, "What grades every problem; left out, what its task names.")
-CHAT_TEMPLATE = flags.DEFINE_enum("chat_template", None, ["auto", "on", "off"], "As config.prompts.chat_template.")
-CONFIG = flags.DEFINE_string("config", None, "Config file with all else of the run; override by --config.FIELD=VALUE.")
-MAX_PROMPT_TOKENS = flags.DEFINE_integer("max_prompt_tokens", None, "Longest prompt; left out, the config's.")
-MAX_TOKENS = flags.DEFINE_integer("max_tokens", None, "Longest completion; left out, the config's.")
 MEASURED = flags.DEFINE_integer("measured", 8, "Problems that rollouts are drawn of.", lower_bound=1)
 SAMPLES = flags.DEFINE_integer("samples", 8, "Rollouts of each of them.", lower_bound=2)
 OUT = flags.DEFINE_string("out", "check.html", "The page as a file.")
-
-FIELDS = {
-    "config.model": "--model",
-    "config.train_set": "--problems",
-    "config.evaluation.sets": "--validation",
-    "config.reward.function": "--reward",
-    "config.prompts.chat_template": "--chat_template",
-    "config.sampling.max_prompt_tokens": "--max_prompt_tokens",
-    "config.sampling.max_tokens": "--max_tokens",
-}
-"""Field of a run's config -> the flag here that sets it, for a command line without a config."""
+flags.adopt_module_key_flags(run_flags)
 
 
 def main() -> None:
@@ -58,18 +39,13 @@ def main() -> None:
     from isocompute_jax.pilot.lines import lines, page_of, text_of
     from isocompute_jax.records.run_files import write_atomic
 
-    config = config_of_flags()
+    config = run_flags.config_of_flags()
     check_environment(config)
     check_driver_for_jax()
     use_training_cache()
-    with tempfile.TemporaryDirectory() as directory, set_by_flags({} if CONFIG.value else FIELDS):
-        facts = look(
-            config,
-            pathlib.Path(directory) / "measured",
-            problems=MEASURED.value,
-            samples=SAMPLES.value,
-            whole=bool(CONFIG.value),
-        )
+    with tempfile.TemporaryDirectory() as directory, set_by_flags({} if run_flags.CONFIG.value else run_flags.FIELDS):
+        record = pathlib.Path(directory) / "measured"
+        facts = look(config, record, problems=MEASURED.value, samples=SAMPLES.value, stops=False)
         found = lines(facts)
     write_atomic(pathlib.Path(OUT.value), page_of(facts, found))
     say(text_of(found))
@@ -77,31 +53,6 @@ def main() -> None:
     if wrong:
         raise InputError(f"wrong: {', '.join(wrong)}; what to set stands there, and answers to judge in {OUT.value}")
     say(f"nothing is wrong; answers to judge are in {OUT.value}")
-
-
-def config_of_flags() -> RunConfig:
-    """The run that the flags say, a config first where there is one."""
-    config = from_dict(app.config_values()) if CONFIG.value else RunConfig()
-    sampling, prompts, reward = config.sampling, config.prompts, config.reward
-    config = dataclasses.replace(
-        config,
-        model=MODEL.value or config.model,
-        train_set=PROBLEMS.value or config.train_set,
-        sampling=dataclasses.replace(
-            sampling,
-            max_prompt_tokens=MAX_PROMPT_TOKENS.value or sampling.max_prompt_tokens,
-            max_tokens=MAX_TOKENS.value or sampling.max_tokens,
-        ),
-        prompts=dataclasses.replace(prompts, chat_template=CHAT_TEMPLATE.value or prompts.chat_template),
-        reward=dataclasses.replace(reward, function=REWARD.value or reward.function),
-    )
-    if VALIDATION.value:
-        sets = {"validation": VALIDATION.value}
-        config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, sets=sets))
-    for path, flag in ((config.model, "model"), (config.train_set or config.curriculum.train_sets, "problems")):
-        if not path:
-            raise InputError(f"--{flag} is missing: give it, or --config=FILE that says it")
-    return config
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ MAINS = {
     "watch": ["runs", "port", "fit"],
     "study": ["preset", "workdir", "workers", "only"],
     "allocation": ["policy", "rates", "group_size", "block", "most"],
+    "check": ["model", "problems", "validation", "reward", "config", "measured", "samples", "max_tokens", "out"],
     "pilot": ["model", "problems", "validation", "budget", "rollouts", "rates", "workdir", "config", "max_tokens"],
     "theory": ["pass_rates", "budget", "group_sizes", "skills"],
     "fit": ["runs", "out", "metric"],

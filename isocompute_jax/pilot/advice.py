@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +13,9 @@ import numpy as np
 from isocompute_jax.allocation import noise
 from isocompute_jax.allocation.schedule import Breakpoints, from_leaders
 from isocompute_jax.experiment.config import RunConfig
-from isocompute_jax.pilot.measure import RESAMPLED, BaseRates, SignalShare
+from isocompute_jax.pilot.check import RolloutFacts
+from isocompute_jax.pilot.lines import Line, solving_table, text_of
+from isocompute_jax.pilot.measure import RESAMPLED, BaseRates
 from isocompute_jax.pilot.rates import Tested
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.theory import ExpectedCurves, Question, forecast, question_about, smoothed
@@ -27,8 +28,6 @@ EMBEDDED_RATE = 2.5e-4
 """Rate of most runs that theory's constants were calibrated on."""
 UNSEEN = 1e5
 """Critical sizes beyond it are quotients by what is not told from zero."""
-BANDS = (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)
-"""Ends of the histogram's bands of pass@1; the first band is 0 alone, and the last 1 alone."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -207,13 +206,18 @@ class Findings:
 
     budget: int
     problems: int  # that the run trains on
-    measured: BaseRates
-    shares: Sequence[SignalShare]
+    base: RolloutFacts
+    checked: Sequence[Line]
     tested: Tested | None
     no_test: str  # why there is none
     expected: Expected
     config: RunConfig  # that is advised
     held_out: int  # problems that it is judged on
+
+    @property
+    def measured(self) -> BaseRates:
+        """How often the base model solves the problems."""
+        return self.base.rates
 
     @functools.cached_property
     def noise(self) -> tuple[Critical, Critical] | None:
@@ -228,7 +232,8 @@ class Findings:
 
 def screen(found: Findings, file: str) -> str:
     """What the pilot says; `file` is the config's."""
-    parts = (_spent(found), _solving(found), _rates(found), _advice(found), _unsure(found), _next(found, file))
+    checked = (text_of(found.checked), solving_table(found.base))
+    parts = (checked, _spent(found), _rates(found), _advice(found), _unsure(found), _next(found, file))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -238,24 +243,6 @@ def _spent(found: Findings) -> Iterator[str]:
         f"Spent: {found.rollouts:,} rollouts, {found.rollouts / found.budget:.2%} of {found.budget:,} "
         f"({found.measured.rollouts:,} to measure, {tested:,} to test rates)"
     )
-
-
-def _solving(found: Findings) -> Iterator[str]:
-    measured = found.measured
-    yield (
-        f"pass@1 {measured.rate:.3f} ({len(measured.solved)} problems x {measured.samples} rollouts); "
-        f"{measured.tokens:.4g} tokens each, {measured.truncated:.1%} cut off"
-    )
-    rates = measured.solved / measured.samples
-    bands = {"never": int((rates == 0).sum())}
-    for low, high in itertools.pairwise(BANDS):
-        bands[f"to {high:g}"] = int(((rates > low) & (rates <= high) & (rates < 1)).sum())
-    bands["always"] = int((rates == 1).sum())
-    yield "  problems solved  " + "".join(f"{name:>9}" for name in bands)
-    yield "                   " + "".join(f"{count:>9}" for count in bands.values())
-    yield "  rollouts a group " + "".join(f"{share.group_size:>9}" for share in found.shares)
-    yield "  with a signal    " + "".join(f"{share.share:>9.0%}" for share in found.shares)
-    yield "  95% interval     " + "".join(f"{f'{share.low:.0%}-{share.high:.0%}':>9}" for share in found.shares)
 
 
 def _rates(found: Findings) -> Iterator[str]:
@@ -333,7 +320,7 @@ def against_noise(found: Findings) -> str:
 
 
 def _unsure(found: Findings) -> Iterator[str]:
-    expected, tested, n = found.expected, found.tested, found.config.group_size
+    expected, tested = found.expected, found.tested
     outside = untried(expected.question, found.problems)
     low, high = expected.curves.tied[-1]
     yield "Unsure"
@@ -364,17 +351,12 @@ def _unsure(found: Findings) -> Iterator[str]:
         if best.reward - tested.trials[0].reward < 2 * math.hypot(best.error, tested.trials[0].error):
             yield "  - no rate gained reward beyond its error in so few steps: it stands on where they broke alone"
     yield "  - theory's reward is on the high side: docs/pilot.md has what runs of the advice came to on eight set-ups"
-    if found.measured.truncated > 0.1:
-        yield f"  - {found.measured.truncated:.0%} of the answers were cut off: raise --max_tokens{found.measured.also}"
     solved = found.measured.solved
-    if 2 * (never := int((solved == 0).sum())) > len(solved):
+    if 2 * int((solved == 0).sum()) > len(solved):
         yield (
-            f"  - {never} of {len(solved)} problems were never solved, and how many a run would reach is not known, "
-            "so that the reward is a guess; bring easier problems first"
+            "  - most problems were never solved, and how many a run would reach is not known, so that the reward is a "
+            "guess"
         )
-    share = next((share for share in found.shares if share.group_size == n), None)
-    if share is not None and share.share < 0.25:
-        yield f"  - at first {1 - share.share:.0%} of groups of {n} teach nothing"
 
 
 def _next(found: Findings, file: str) -> Iterator[str]:

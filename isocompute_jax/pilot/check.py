@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import logging
 import pathlib
 import time
@@ -18,20 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from isocompute_jax import learner, model, sharding
+from isocompute_jax.experiment import inputs
 from isocompute_jax.experiment.config import RunConfig
 from isocompute_jax.experiment.evaluation import compare
-from isocompute_jax.experiment.inputs import (
-    check_graders,
-    check_length,
-    check_vocabulary,
-    grader_names,
-    held_out_sets,
-    load_problems,
-    make_mesh,
-    model_config_of,
-    read_inputs,
-    trained_on,
-)
 from isocompute_jax.experiment.layouts import make_lay_out, shape_of
 from isocompute_jax.experiment.memory import machine_memory
 from isocompute_jax.experiment.samplers import MOMENTS, device_of, held_bytes
@@ -47,8 +35,10 @@ from isocompute_jax.tasks.grading.engine import OnFailure
 OPENED, CLOSED = "<think>", "</think>"
 SHOWN = 20
 """Answers of either kind that are kept with their texts, for a person to judge."""
-READ = 256
-"""Prompts whose texts are read; ids are looked at of all."""
+
+
+Refused = dict[str, InputError | RunError]
+"""What of -> the error that a run would end with."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,16 +53,15 @@ class PromptFacts:
     without_bos: int
     doubled_bos: int
     ending: int  # whose last token ends a completion
-    thinking: int  # of those read, that open a thought and leave it open
-    read: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Rollout:
     """One rollout. Question, gold and text are empty beyond the first `SHOWN` that are paid, and that are not."""
 
     problem: str
     reward: float
+    paid: bool  # as a solved problem is (`evaluation.solved_at`)
     tokens: int
     cut: bool
     failure: str
@@ -87,26 +76,11 @@ class Answer:
 class RolloutFacts:
     """Of what the base model answered."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[Rollout]
     rates: BaseRates
     shares: Sequence[SignalShare]
-    solved_at: float
     grading_s: float  # a grade, with as many at once as the run has
     empty: Mapping[str, float]  # problem -> what an empty answer to it is paid
-
-    @functools.cached_property
-    def paid(self) -> list[Answer]:
-        """Answers that solve their problems."""
-        return [answer for answer in self.answers if self.solves(answer)]
-
-    @functools.cached_property
-    def unpaid(self) -> list[Answer]:
-        """Answers that were graded and do not."""
-        return [answer for answer in self.answers if not answer.failure and not self.solves(answer)]
-
-    def solves(self, answer: Answer) -> bool:
-        """Whether the reward is that of a solved problem."""
-        return not answer.failure and answer.reward >= self.solved_at
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +88,7 @@ class Facts:
     """All that was found; None where something before it was refused."""
 
     config: RunConfig
-    refused: Mapping[str, InputError | RunError]  # what of -> the error that a run would end with
+    refused: Refused  # what of -> the error that a run would end with
     shape: ModelConfig | None
     tokenizer: Tokenizer | None
     problems: int  # to train on, that can be graded
@@ -126,7 +100,7 @@ class Facts:
     agreement: Mapping[str, float | int] | None = None  # as `evaluation.compare` has it
 
 
-def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: int, whole: bool) -> Facts:
+def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: int, stops: bool) -> Facts:
     """Reads, renders, draws and grades, and trains nothing.
 
     Args:
@@ -134,24 +108,27 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
       directory: for the record of what is drawn.
       problems: that rollouts are drawn of, spread over the training set.
       samples: rollouts of each.
-      whole: whether all else that a run refuses is asked for too (`read_inputs`).
+      stops: whether what is refused is raised, as by a pilot, which has asked for all that a run refuses.
+
+    Raises:
+      InputError, RunError: something is refused, and `stops`.
     """
-    refused: dict[str, InputError | RunError] = {}
+    refused = None if stops else Refused()
     shape = tokenizer = asked = memory = None
     with _refusing(refused, "model"):
-        shape = model_config_of(config)
-        check_length(config, shape)
+        shape = inputs.model_config_of(config)
+        inputs.check_length(config, shape)
     with _refusing(refused, "tokenizer"):
         tokenizer = load_tokenizer(config.model)
         if shape is not None:
-            check_vocabulary(config.model, tokenizer, shape.vocab_size)
+            inputs.check_vocabulary(config.model, tokenizer, shape.vocab_size)
     with _refusing(refused, "reward"):
-        check_graders(config)
+        inputs.check_graders(config)
     train, ungraded = _training_problems(config, refused)
     sets, most = {}, config.evaluation.max_problems or None
-    for name, path in held_out_sets(config).items():
+    for name, path in inputs.held_out_sets(config).items():
         with _refusing(refused, f"held out: {name}"):
-            sets[name] = load_problems(path, grader_name=grader_names(config))[:most]
+            sets[name] = inputs.load_problems(path, grader_name=inputs.grader_names(config))[:most]
     fitting: list[Problem] = []
     if tokenizer is not None and train:
         prompts = Prompts(tokenizer, config.prompts)
@@ -160,15 +137,15 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
             asked = prompt_facts(prompts, encoded, train)
             limit = config.sampling.max_prompt_tokens
             fitting = [own for own, ids in zip(train, encoded, strict=False) if 1 <= len(ids) <= limit]
-    if whole and not refused and asked is not None and not ungraded and asked.lengths.max() <= limit:
+    if refused == {} and asked is not None and not ungraded and asked.lengths.max() <= limit:  # else it says no more
         with _refusing(refused, "run"), _unlogged():
-            read_inputs(config.resolved())
+            inputs.read_inputs(config.resolved())
     if shape is not None:
         with _refusing(refused, "memory"):
             memory = _memory(config, shape)
-    shared = {name: (count, len(sets[name])) for name, count in trained_on(train, sets).items()}
-    facts = Facts(config, refused, shape, tokenizer, len(train), ungraded, shared, asked, memory)
-    if shape is None or not fitting or refused.keys() & {"model", "tokenizer", "reward", "prompts"}:
+    shared = {name: (count, len(sets[name])) for name, count in inputs.trained_on(train, sets).items()}
+    facts = Facts(config, refused or Refused(), shape, tokenizer, len(train), ungraded, shared, asked, memory)
+    if shape is None or not fitting or facts.refused.keys() & {"model", "tokenizer", "reward", "prompts"}:
         return facts
     count = min(problems, len(fitting))
     spread = [fitting[i * len(fitting) // count] for i in range(count)]
@@ -177,18 +154,19 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
         seen.draw(shape, spread, directory, samples, refused)
     if not seen.answers:
         return facts
-    agreement = None
     with _refusing(refused, "agreement"):
-        agreement = _agreement(config, shape, seen.groups)
-    return dataclasses.replace(facts, rollouts=seen.facts(spread, samples), agreement=agreement)
+        facts = dataclasses.replace(facts, agreement=_agreement(config, shape, seen.groups))
+    return dataclasses.replace(facts, rollouts=seen.facts(spread, samples))
 
 
 @contextlib.contextmanager
-def _refusing(refused: dict[str, InputError | RunError], what: str) -> Iterator[None]:
-    """Around what a run may refuse: the error is kept, unless another of its words is."""
+def _refusing(refused: Refused | None, what: str) -> Iterator[None]:
+    """Around what a run may refuse: the error is kept, unless another of its words is, or raised."""
     try:
         yield
     except (InputError, RunError) as error:
+        if refused is None:
+            raise
         if str(error) not in map(str, refused.values()):
             refused.setdefault(what, error)
 
@@ -203,7 +181,7 @@ def _unlogged() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _training_problems(config: RunConfig, refused: dict[str, InputError | RunError]) -> tuple[list[Problem], int]:
+def _training_problems(config: RunConfig, refused: Refused | None) -> tuple[list[Problem], int]:
     """The problems that can be graded, and how many cannot, by their files or by `Grader.fault`."""
     found: dict[str, Problem] = {}
     ungraded = 0
@@ -211,9 +189,9 @@ def _training_problems(config: RunConfig, refused: dict[str, InputError | RunErr
         size = 0 if config.curriculum.train_sets else config.problem_set_size
         with _refusing(refused, "problems"):
             try:
-                problems = load_problems(path, size, grader_name=grader_names(config))
+                problems = inputs.load_problems(path, size, grader_name=inputs.grader_names(config))
             except InputError:
-                every = load_problems(path, size, grader_name=None)
+                every = inputs.load_problems(path, size, grader_name=None)
                 problems = [problem for problem in every if _gradable(problem, config)]
                 ungraded += len(every) - len(problems)
                 found.update((problem.id, problem) for problem in problems)
@@ -223,10 +201,9 @@ def _training_problems(config: RunConfig, refused: dict[str, InputError | RunErr
 
 
 def _gradable(problem: Problem, config: RunConfig) -> bool:
-    try:
+    with contextlib.suppress(InputError):
         return bool(problem.answer) and get_grader(config.reward.name_for(problem.task)).fault(problem) is None
-    except InputError:
-        return False
+    return False
 
 
 def prompt_facts(prompts: Prompts, encoded: Sequence[np.ndarray], problems: Sequence[Problem]) -> PromptFacts:
@@ -236,7 +213,6 @@ def prompt_facts(prompts: Prompts, encoded: Sequence[np.ndarray], problems: Sequ
     if bos is not None and tokenizer.chat is not None and _in_turns(tokenizer):
         bos = None
     empty = tokenizer.backend.encode("").ids
-    texts = tokenizer.backend.decode_batch([ids.tolist() for ids in encoded[:READ]], skip_special_tokens=False)
     counts = np.array([np.count_nonzero(ids == bos) for ids in encoded]) if bos is not None else np.ones(1, int)
     return PromptFacts(
         lengths=np.array([len(ids) for ids in encoded]),
@@ -247,8 +223,6 @@ def prompt_facts(prompts: Prompts, encoded: Sequence[np.ndarray], problems: Sequ
         without_bos=0 if bos is None else sum(ids[:1].tolist() != [bos] for ids in encoded),
         doubled_bos=int(np.count_nonzero(counts > 1)),
         ending=sum(int(ids[-1]) in tokenizer.eos_ids for ids in encoded if len(ids)),
-        thinking=sum(_thought(text) == "open" for text in texts),
-        read=len(texts),
     )
 
 
@@ -282,7 +256,7 @@ class _Seen:
         self._spans: list[tuple[float, float]] = []
         self._kept = {True: SHOWN, False: SHOWN}
         self._empty: dict[str, float] = {}
-        self.answers: list[Answer] = []
+        self.answers: list[Rollout] = []
         self.groups: list[RolloutGroup] = []  # what agreement is measured on
 
     @property
@@ -305,7 +279,7 @@ class _Seen:
         problems: Sequence[Problem],
         directory: pathlib.Path,
         samples: int,
-        refused: dict[str, InputError | RunError],
+        refused: Refused | None,
     ) -> None:
         """Draws and grades rollouts of problems, then grades an empty answer to each.
 
@@ -329,9 +303,8 @@ class _Seen:
             return
         group = done.result()
         assert group.rewards is not None
-        agreement = self._config.agreement
-        if len(self.groups) < agreement.problems and len(group.completions) >= min(agreement.samples, 2):
-            few = group.completions[: agreement.samples]
+        few, most = group.completions[: self._config.agreement.samples], self._config.agreement.problems
+        if not self.groups or (len(self.groups) < most and len(few) == len(self.groups[0].completions)):
             self.groups.append(RolloutGroup(group.problem_id, group.step, group.prompt_tokens, few))
         ids = [group.prompt_tokens, *(completion.tokens for completion in group.completions)]
         question, *texts = self._prompts.tokenizer.backend.decode_batch(
@@ -344,8 +317,8 @@ class _Seen:
             kept = not failure and self._kept[paid] > 0
             self._kept[paid] -= kept
             self.answers.append(
-                Answer(
-                    problem.id, reward, len(completion.tokens), completion.finish_reason == "length", failure,
+                Rollout(
+                    problem.id, reward, paid, len(completion.tokens), completion.finish_reason == "length", failure,
                     unmarked[i] > 0, _thought(question + text),
                     *((question, problem.answer, text) if kept else ("", "", "")),
                 )
@@ -353,54 +326,41 @@ class _Seen:
 
     def facts(self, problems: Sequence[Problem], samples: int) -> RolloutFacts:
         """What was drawn, once all is."""
-        level = self._config.evaluation.solved_at
-        of: dict[str, list[Answer]] = {problem.id: [] for problem in problems}
+        of: dict[str, list[Rollout]] = {problem.id: [] for problem in problems}
         for answer in self.answers:
             of[answer.problem].append(answer)
         whole = [own for own in of.values() if len(own) == samples and not all(answer.failure for answer in own)]
-        solved = np.array([sum(not a.failure and a.reward >= level for a in own) for own in whole], int)
-        tokens, cut = (float(np.mean([getattr(a, name) for a in self.answers])) for name in ("tokens", "cut"))
-        rates = BaseRates(solved, samples, tokens, cut)
+        rates = BaseRates(np.array([sum(answer.paid for answer in own) for own in whole], int), samples)
         busy = last = 0.0
         for start, end in sorted(self._spans):
             busy, last = busy + max(0.0, end - max(start, last)), max(last, end)
-        shares = signal_shares(rates) if len(solved) else []
-        return RolloutFacts(self.answers, rates, shares, level, busy / len(self.answers), self._empty)
+        shares = signal_shares(rates) if whole else []
+        return RolloutFacts(self.answers, rates, shares, busy / len(self.answers), self._empty)
 
 
-def _agreement(config: RunConfig, shape: ModelConfig, groups: Sequence[RolloutGroup]) -> dict[str, float | int] | None:
+def _agreement(config: RunConfig, shape: ModelConfig, groups: Sequence[RolloutGroup]) -> dict[str, float | int]:
     """What the sampler's log-probabilities differ by from the learner's, of the same weights."""
-    if not groups:
-        return None
-    mesh = make_mesh(config)
-    params = model.load_params(
-        config.model, shape, shardings=None if mesh is None else model.param_shardings(shape, mesh)
+    mesh, loss = inputs.make_mesh(config), dataclasses.replace(config.loss, routing="own")
+    config, sizes = dataclasses.replace(config, loss=loss), (len(groups), len(groups[0].completions))
+    shardings = None if mesh is None else model.param_shardings(shape, mesh)
+    params = model.load_params(config.model, shape, shardings=shardings)
+    scores = learner.make_score(
+        shape, temperature=config.sampling.temperature, chunk_tokens=loss.chunk_tokens, mesh=mesh
     )
-    score = learner.make_scorer(
-        learner.make_score(
-            shape, temperature=config.sampling.temperature, chunk_tokens=config.loss.chunk_tokens, mesh=mesh
-        ),
-        mesh=mesh,
-    )
-    size = max(len(group.completions) for group in groups)
-    lay_out = make_lay_out(
-        config, shape, len(groups), size, mesh, batches=1, what="the agreement check", own_rows=False
-    )
+    score = learner.make_scorer(scores, mesh=mesh)
+    lay_out = make_lay_out(config, shape, *sizes, mesh, batches=1, what="the agreement check", own_rows=False)
     return compare(groups, lambda batch: sharding.to_host(score(params, learner.place_batch(batch, mesh))), lay_out)
 
 
 def _memory(config: RunConfig, shape: ModelConfig) -> dict[str, float]:
     """Bytes of a device at the longest prompt and answer, by what takes them, and what there is (`room`)."""
-    mesh, sampling = make_mesh(config), config.sampling
+    mesh, sampling = inputs.make_mesh(config), config.sampling
     masters, copy = held_bytes(shape, mesh)
     batch = shape_of(config, shape, config.problems_laid_out, config.group_size, mesh, block=config.block)
-    device = device_of(mesh)
+    device, lengths = device_of(mesh), {"prompt": sampling.max_prompt_tokens, "tokens": sampling.max_tokens}
     return {
         "weights": masters * (1 + MOMENTS[config.optimizer.moments] + bool(config.loss.kl_coef)) + copy,
         "batch": batch.least_bytes / sharding.shards(mesh, batch.axis),
-        "rollout": unit_bytes(
-            shape, UnitShape(1, 1), prompt=sampling.max_prompt_tokens, tokens=sampling.max_tokens,
-            tensor=config.mesh.tensor,
-        ),
+        "rollout": unit_bytes(shape, UnitShape(1, 1), **lengths, tensor=config.mesh.tensor),
         "room": machine_memory() if device is None else device.usable,
-    }  # fmt: skip
+    }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ State = Literal["fine", "look", "wrong"]
 BANDS = (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)
 """Ends of the histogram's bands of pass@1; the first band is 0 alone, and the last 1 alone."""
 HELD = 0.95
+SIDES = {"paid": True, "not paid": False}
 WIDTH = 110
 SLOW_S = 1.0
 
@@ -70,19 +72,13 @@ def _of_model(facts: Facts) -> Iterator[Line]:
         yield Line("fine", "head", f"the head {head}; {where}")
     if facts.memory is not None:
         *parts, room = facts.memory.values()
-        needed = sum(parts)
+        weights, batch, rollout = map(_bytes, parts)
         said = (
-            f"weights and moments {_bytes(parts[0])}, a batch of {facts.config.problems_per_batch} x "
-            f"{facts.config.group_size} {_bytes(parts[1])}, a rollout of the greatest length {_bytes(parts[2])} while "
-            f"it is drawn; there are {_bytes(room)}. What an update needs beside them says train --dry_run"
+            f"weights and moments {weights}, a step's tokens {batch}, the longest rollout {rollout} while it is drawn"
         )
+        said += f"; there are {_bytes(room)}. What an update takes beside them says train --dry_run"
         remedy = f"set {CONFIG.mesh.fsdp}, or lower {CONFIG.sampling.max_tokens}, or take more devices"
-        yield _line(graded(needed / room, 0.8, 1.0), "memory", said, remedy)
-    if facts.tokenizer is not None and not facts.refused.keys() & {"tokenizer"}:
-        ids = facts.tokenizer.eos_ids
-        named = ", ".join(f"{facts.tokenizer.backend.id_to_token(token)} ({token})" for token in ids)
-        warned = (facts.prompts.warned if facts.prompts else {}).get("ends")
-        yield Line("wrong", "ends", warned) if warned else Line("fine", "ends", f"a completion ends at {named}")
+        yield _line(graded(sum(parts) / room, 0.8, 1.0), "memory", said, remedy)
 
 
 def _of_problems(facts: Facts) -> Iterator[Line]:
@@ -91,26 +87,24 @@ def _of_problems(facts: Facts) -> Iterator[Line]:
         said = f"{facts.ungraded:,} of {facts.ungraded + facts.problems:,} problems have an answer that no grader reads"
         remedy = f"mend their rows, or name what grades them in {CONFIG.reward.function}"
         yield _line("wrong" if facts.ungraded else "fine", "golds", said, remedy)
+    remedy = f"name some in {CONFIG.evaluation.sets}: python -m isocompute_jax.split makes sets"
     for name, (count, of) in facts.shared.items():
         said = f"{count:,} of {of:,} problems of {name} are trained on too"
-        remedy = (
-            f"python -m isocompute_jax.split makes sets that share no question: name them in {CONFIG.train_set} and "
-            f"{CONFIG.evaluation.sets}"
-        )
-        yield _line(graded(count / of, 0.0, 0.05), "held out", said, remedy)
+        yield _line(graded(count / of, 0.0, 0.05), "held out", said, f"{remedy} that share no question")
     if not facts.shared and not any(what.startswith("held out") for what in facts.refused):
         said = "the training file is all that is evaluated" if config.evaluation.sets else "no problems are held out"
-        state = "wrong" if config.evaluation.sets else "look"
-        remedy = f"name some in {CONFIG.evaluation.sets}: python -m isocompute_jax.split makes them"
-        yield Line(state, "held out", said, remedy)
+        yield Line("wrong" if config.evaluation.sets else "look", "held out", said, remedy)
 
 
 def _of_prompts(facts: Facts, prompts: PromptFacts) -> Iterator[Line]:
     tokenizer, of, field = facts.tokenizer, len(prompts.lengths), CONFIG.prompts.chat_template
     assert tokenizer is not None
-    ends = [tokenizer.backend.id_to_token(token) or "" for token in tokenizer.eos_ids]
+    named = ", ".join(f"{tokenizer.backend.id_to_token(token)} ({token})" for token in tokenizer.eos_ids)
+    warned = prompts.warned.get("ends")
+    yield Line("wrong", "ends", warned) if warned else Line("fine", "ends", f"a completion ends at {named}")
     if "template" in prompts.warned:  # a model whose texts end with a chat's turns was taught on chats
-        taught = any(end and end in tokenizer.after_answers for end in ends)
+        ends = filter(None, map(tokenizer.backend.id_to_token, tokenizer.eos_ids))
+        taught = any(end in tokenizer.after_answers for end in ends)
         said = f"the model has a chat template, and prompts go without it ({prompts.chats:,} chats)"
         yield Line("wrong" if taught else "look", "template", said, f"set {field}=on, or off where it is meant so")
     else:
@@ -119,12 +113,10 @@ def _of_prompts(facts: Facts, prompts: PromptFacts) -> Iterator[Line]:
     if prompts.bos:
         wrong = prompts.doubled_bos or (prompts.without_bos and prompts.puts_bos)
         said = f"{prompts.bos} twice in {prompts.doubled_bos:,} of {of:,} prompts, missing in {prompts.without_bos:,}"
-        remedy = (
-            "take it out of the prompts, or of the chat template where tokenizer and template both write it"
-            if prompts.doubled_bos
-            else "let the chat template begin with bos_token, or drop bos_token from tokenizer_config.json if the "
-            "model was taught without"
-        )
+        remedy = "take it out of the prompts, or of the chat template" if prompts.doubled_bos else (
+            "let the chat template begin with bos_token; if the model was taught without, drop it in "
+            "tokenizer_config.json"
+        )  # fmt: skip
         state = "wrong" if wrong else "look" if prompts.without_bos else "fine"
         yield _line(state, "BOS", said if state != "fine" else f"{prompts.bos} once in each of {of:,} prompts", remedy)
     said = f"{prompts.ending:,} of {of:,} prompts end in a token that ends a completion"
@@ -132,14 +124,10 @@ def _of_prompts(facts: Facts, prompts: PromptFacts) -> Iterator[Line]:
     yield _line("wrong" if prompts.ending else "fine", "prompts' ends", said, remedy)
     limit = facts.config.sampling.max_prompt_tokens
     beyond, longest = int((prompts.lengths > limit).sum()), int(prompts.lengths.max())
-    said = (
-        f"prompts have {np.median(prompts.lengths):,.0f} tokens in the middle and {longest:,} at most; {beyond:,} of "
-        f"{of:,} are longer than {limit:,}"
-    )
+    said = f"prompts have {np.median(prompts.lengths):,.0f} tokens in the middle and {longest:,} at most"
+    said += f"; {beyond:,} of {of:,} are longer than {limit:,}"
     remedy = f"set {CONFIG.sampling.max_prompt_tokens}={longest}, or leave the problems out"
     yield _line("wrong" if beyond else "fine", "prompts' lengths", said, remedy)
-    if facts.rollouts is None and prompts.thinking:
-        yield Line("look", "thinking", f"{prompts.thinking} of {prompts.read} prompts leave {OPENED} open")
 
 
 def _of_answers(facts: Facts, rollouts: RolloutFacts) -> Iterator[Line]:
@@ -150,7 +138,7 @@ def _of_answers(facts: Facts, rollouts: RolloutFacts) -> Iterator[Line]:
     if math.isinf(holds) and cut < len(tokens):  # they go on ending at the rate at which they did
         holds = max(tokens.sum() / (len(tokens) - cut) * -math.log(1 - HELD), limit + 1)
     length = "no length is known to hold 95%" if math.isinf(holds) else f"about {_rounded(holds):,} would hold 95%"
-    said = f"{cut:,} of {len(answers):,} answers are cut off at {limit:,} tokens, {tokens.mean():,.4g} on average; {length}"
+    said = f"{cut:,} of {len(answers):,} answers are cut off at {limit:,} tokens, {tokens.mean():,.4g} each; {length}"
     untaught = prompts is not None and "template" in prompts.warned
     also = f", or {CONFIG.prompts.chat_template}=on" if untaught else ""
     wanted = "higher" if math.isinf(holds) else f"to {_rounded(holds)}"
@@ -182,22 +170,20 @@ def _of_rewards(facts: Facts, rollouts: RolloutFacts) -> Iterator[Line]:
     if len(values) > 5:
         spread = f"quartiles {', '.join(f'{q:.3g}' for q in np.quantile(rewards, [0, 0.25, 0.5, 0.75, 1]))}"
     step = rollouts.grading_s * facts.config.problems_per_batch * facts.config.group_size
-    said = f"rewards {spread}; mean {rewards.mean():.3f}; a grade takes {rollouts.grading_s * 1e3:.3g} ms, a step's {step:.2g} s"
-    slow = rollouts.grading_s > SLOW_S
-    yield _line(
-        "look" if slow else "fine", "rewards", said, f"set {CONFIG.reward.workers} or {CONFIG.reward.concurrency}"
-    )
+    said = f"rewards {spread}; mean {rewards.mean():.3f}"
+    said += f"; a grade takes {rollouts.grading_s * 1e3:.3g} ms, a step's {step:.2g} s"
+    state = graded(rollouts.grading_s, SLOW_S, math.inf)
+    yield _line(state, "rewards", said, f"set {CONFIG.reward.workers} or {CONFIG.reward.concurrency}")
     if empty := rollouts.empty:
-        most = max(empty.values())
-        paid = sum(value > 0 for value in empty.values())
-        said = f"an empty answer is paid on {paid} of {len(empty)} problems, {most:g} at most"
-        state = "wrong" if most >= rollouts.solved_at else "look" if paid else "fine"
+        most, some = max(empty.values()), sum(value > 0 for value in empty.values())
+        said = f"an empty answer is paid on {some} of {len(empty)} problems, {most:g} at most"
+        state = "wrong" if most >= facts.config.evaluation.solved_at else "look" if some else "fine"
         yield _line(state, "empty answers", said, f"mend {CONFIG.reward.function}: it must pay nothing for no answer")
-    if rollouts.paid:
-        bare = sum(answer.unmarked for answer in rollouts.paid)
-        said = f"{bare:,} of {len(rollouts.paid):,} paid answers were paid by the last number, which nothing marks"
+    if paid := [answer for answer in answers if answer.paid]:
+        bare = sum(answer.unmarked for answer in paid)
+        said = f"{bare:,} of {len(paid):,} paid answers were paid by the last number, which nothing marks"
         remedy = f"say in {CONFIG.prompts.suffix} how to give the answer, and set {CONFIG.reward.marked}=true"
-        yield _line(graded(bare / len(rollouts.paid), 0.1, 1.0), "last number", said, remedy)
+        yield _line(graded(bare / len(paid), 0.1, 1.0), "last number", said, remedy)
 
 
 def of_solving(config: RunConfig, rollouts: RolloutFacts) -> Iterator[Line]:
@@ -206,23 +192,14 @@ def of_solving(config: RunConfig, rollouts: RolloutFacts) -> Iterator[Line]:
     if not len(solved):
         return
     never, always = int((solved == 0).sum()), int((solved == samples).sum())
-    said = (
-        f"{never} of {len(solved)} problems were never solved in {samples} rollouts each, {always} always; pass@1 "
-        f"{rollouts.rates.rate:.3f}"
-    )
-    if never >= 0.9 * len(solved):
-        remedy = (
-            f"see the answers that are not paid; bring easier problems, or cut those that suit it: {_curate(config)}"
-        )
-        yield Line("wrong", "solved", said, remedy)
-    elif always >= 0.9 * len(solved):
-        yield Line("wrong", "solved", said, f"bring harder problems, or cut those that suit it: {_curate(config)}")
-    else:
-        yield _line("look" if 2 * max(never, always) > len(solved) else "fine", "solved", said, _curate(config))
+    rate, most = rollouts.rates.rate, max(never, always) / len(solved)
+    said = f"{never} of {len(solved)} problems were never solved in {samples} rollouts each, {always} always"
+    which = "see to the answers that are not paid, bring easier ones" if never >= always else "bring harder ones"
+    state = "wrong" if most >= 0.9 else "look" if most > 0.5 else "fine"
+    yield _line(state, "solved", f"{said}; pass@1 {rate:.3f}", f"{which}, or cut those that suit it: {_curate(config)}")
     shares = {share.group_size: share.share for share in rollouts.shares}
     said = "groups with a signal: " + ", ".join(f"n = {n} {share:.0%}" for n, share in shares.items() if n <= 64)
     n = min(shares, key=lambda size: abs(size - config.group_size))
-    rate = rollouts.rates.rate
     said += f" (n = {n} by the mean rate alone: {1 - rate**n - (1 - rate) ** n:.0%})"
     remedy = f"set {CONFIG.group_size} where half of them have one, or cut the problems: {_curate(config)}"
     yield _line("look" if shares[n] < 0.25 else "fine", "signal", said, remedy)
@@ -230,18 +207,12 @@ def of_solving(config: RunConfig, rollouts: RolloutFacts) -> Iterator[Line]:
 
 def _curate(config: RunConfig) -> str:
     """The command that cuts the problems by what the model solves."""
-    flags = {
-        "model": config.model,
-        "problems": config.train_set,
-        "out": "curated",
-        "set": "some=0.1:0.9",
-        "reward": config.reward.function,
-        "chat_template": config.prompts.chat_template if config.prompts.chat_template != "auto" else "",
-        "max_prompt_tokens": str(config.sampling.max_prompt_tokens),
-        "max_tokens": str(config.sampling.max_tokens),
-    }
-    given = " ".join(f"--{name}={shlex.quote(value)}" for name, value in flags.items() if value)
-    return f"python -m isocompute_jax.curate {given}"
+    flags = [f"--model={config.model}", f"--problems={config.train_set}", "--out=curated", "--set=some=0.1:0.9"]
+    flags += [f"--reward={config.reward.function}"] * bool(config.reward.function)
+    flags += [f"--chat_template={config.prompts.chat_template}"] * (config.prompts.chat_template != "auto")
+    sampling = config.sampling
+    flags += [f"--max_prompt_tokens={sampling.max_prompt_tokens}", f"--max_tokens={sampling.max_tokens}"]
+    return shlex.join(["python", "-m", "isocompute_jax.curate", *flags])
 
 
 def _of_agreement(facts: Facts) -> Iterator[Line]:
@@ -298,18 +269,17 @@ def page_of(facts: Facts, found: Iterable[Line]) -> str:
     import jinja2  # training needs no templates
 
     template = (pathlib.Path(__file__).parent / "check.html.j2").read_text(encoding="utf-8")
-    shown: Callable[[str], str] = lambda text: printable(text, lines=True)  # noqa: E731
     rollouts = facts.rollouts
-    kinds = () if rollouts is None else (("paid", rollouts.paid), ("not paid", rollouts.unpaid))
+    shown = [answer for answer in rollouts.answers if answer.question] if rollouts else []
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["shown"] = shown
+    environment.filters["shown"] = functools.partial(printable, lines=True)
     return environment.from_string(template).render(
         config=facts.config,
         lines=list(found),
         table=solving_table(rollouts) if rollouts is not None and rollouts.shares else "",
-        kinds=[(name, [answer for answer in answers if answer.question]) for name, answers in kinds],
+        sides={name: [answer for answer in shown if answer.paid == paid] for name, paid in SIDES.items()},
     )
 
 

@@ -34,8 +34,6 @@ class BaseRates:
 
     solved: Int[np.ndarray, "P"]  # of the samples of each problem
     samples: int  # k
-    tokens: float  # of a completion, on average
-    truncated: float  # share of completions that were cut off
 
     @property
     def rollouts(self) -> int:

@@ -1,4 +1,4 @@
-"""A pilot, in order: hold problems out, measure, test rates, ask theory, say what it comes to."""
+"""A pilot, in order: hold problems out, look and measure, test rates, ask theory, say what it comes to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from isocompute_jax.experiment.curation.measure import check_environment
 from isocompute_jax.experiment.inputs import read_inputs
 from isocompute_jax.options import check, described, option
 from isocompute_jax.pilot.advice import EMBEDDED_RATE, Findings, advised, config_source, expect, question_of
-from isocompute_jax.pilot.measure import check_solved, measure_model, signal_shares
+from isocompute_jax.pilot.check import look
+from isocompute_jax.pilot.lines import lines
 from isocompute_jax.pilot.rates import Tested, TestPlan, least_rollouts, plan_test, run_test, usual_of
 from isocompute_jax.records.errors import InputError
 from isocompute_jax.records.run_files import write_atomic
@@ -92,6 +93,7 @@ def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Find
             f"({LEAST_PROBLEMS} problems x --samples={pilot.samples}): give --rollouts={least}, or a budget from "
             f"{math.ceil(least / SHARE):,} on"
         )
+    given = config.train_set
     config = held_out(config, directory)
     config = dataclasses.replace(config, max_compute=pilot.budget)
     problems = len(read_problems(config.train_set, grader_name=config.reward.name_for))
@@ -104,12 +106,17 @@ def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Find
     room = pilot.most - min(least_rollouts(config.problems_per_batch, rates), pilot.most - least)
     count = min(problems, max(min(room, pilot.most * 2 // 5) // pilot.samples, LEAST_PROBLEMS))
     LOG.info("pilot: %d problems, %d rollouts of each", count, pilot.samples)
-    spread = [inputs.problems[i * problems // count] for i in range(count)]
-    measured = measure_model(config, inputs, spread, directory / "measured", samples=pilot.samples)
-    check_solved(measured)
-    shares = signal_shares(measured)
+    facts = look(config, directory / "measured", problems=count, samples=pilot.samples, stops=True)
+    facts = dataclasses.replace(facts, config=dataclasses.replace(config, train_set=given))
+    for line in (checked := lines(facts)):
+        if line.what == "solved" and line.state == "wrong":
+            raise InputError(f"--problems: {line.said}: {line.remedy}")
+    assert facts.rollouts is not None
+    measured = facts.rollouts.rates
 
-    group_size = next((share.group_size for share in shares if share.share >= 0.5 and share.group_size >= 4), 16)
+    group_size = next(
+        (share.group_size for share in facts.rollouts.shares if share.share >= 0.5 and share.group_size >= 4), 16
+    )
     left = pilot.most - measured.rollouts
     plan = plan_test(left, group_size=min(group_size, 16), problems=config.problems_per_batch, rates=rates)
     tested, no_test = test(config, plan, directory, least=least_rollouts(config.problems_per_batch, rates) + least)
@@ -117,7 +124,7 @@ def _run(config: RunConfig, pilot: PilotConfig, directory: pathlib.Path) -> Find
     expected = expect(config, measured, problems)
     validation = str(directory / "sets" / "validation.jsonl")
     advice, held = advised(config, expected, validation), sum(map(len, inputs.evaluation_sets.values()))
-    found = Findings(pilot.budget, problems, measured, shares, tested, no_test, expected, advice, held)
+    found = Findings(pilot.budget, problems, facts.rollouts, checked, tested, no_test, expected, advice, held)
     write_atomic(directory / CONFIG_FILE, config_source(found.config, f"What a pilot of {pilot.budget:,} advises."))
     return found
 

@@ -170,8 +170,8 @@ class Prompts:
         if chat and after and not any(end in after for end in ends):
             self._warn(
                 "ends",
-                f"{where}: its chat template writes {after!r} behind an answer, and what ends a completion is {ends}, so "
-                f"that answers may never end: list the former in eos_token_id of {GENERATION_CONFIG}",
+                f"{where}: its chat template writes {after!r} behind an answer, and what ends a completion is {ends}, "
+                f"so that answers may never end: list the former in eos_token_id of {GENERATION_CONFIG}",
             )
         own, read = (tokenizer.backend.encode(text, add_special_tokens=each).tokens for each in (False, not written))
         if own and read[-1] != own[-1] and read[-1] in ends:
