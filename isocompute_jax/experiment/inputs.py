@@ -229,13 +229,14 @@ def _check_divides(axis: str, devices: int, sizes: Sequence[tuple[int, str]]) ->
 
 def check_graders(config: RunConfig) -> None:
     """Raises InputError where `config.reward` names what does not exist, before a problem is blamed for it."""
-    named = {"function": config.reward.function} | {f"tasks.{task}": name for task, name in config.reward.tasks.items()}
+    named = {str(CONFIG.reward.function): config.reward.function}
+    named |= {f"{CONFIG.reward.tasks}.{task}": name for task, name in config.reward.tasks.items()}
     for field, name in named.items():
         try:
             if name:
                 get_grader(name)
         except InputError as error:
-            raise InputError(f"config.reward.{field}: {error}") from None
+            raise InputError(f"{field}: {error}") from None
 
 
 def make_mesh(config: RunConfig, *, processes: int = 1) -> Mesh | None:

@@ -35,6 +35,8 @@ from isocompute_jax.tasks.grading.engine import OnFailure
 OPENED, CLOSED = "<think>", "</think>"
 SHOWN = 20
 """Answers of either kind that are kept with their texts, for a person to judge."""
+COMPARED = (8, 2)
+"""Problems, and rollouts of each, whose log-probabilities are computed again."""
 
 
 Refused = dict[str, InputError | RunError]
@@ -48,7 +50,7 @@ class PromptFacts:
     lengths: np.ndarray  # [P] tokens
     chats: int  # written by the chat template
     warned: Mapping[str, str]  # `Prompts.warned`
-    bos: str  # the token's text; empty where there is none, or where it begins every turn of a chat
+    bos: str  # the token's text; empty where there is none, or it ends texts too, or begins every turn
     puts_bos: bool  # whether the tokenizer puts it before plain texts
     without_bos: int
     doubled_bos: int
@@ -210,8 +212,8 @@ def prompt_facts(prompts: Prompts, encoded: Sequence[np.ndarray], problems: Sequ
     """Looks at prompts as they are sampled from; the first are those of `problems`, which say what is a chat."""
     tokenizer = prompts.tokenizer
     bos = tokenizer.backend.token_to_id(tokenizer.bos) if tokenizer.bos else None
-    if bos is not None and tokenizer.chat is not None and _in_turns(tokenizer):
-        bos = None
+    if bos in tokenizer.eos_ids or (bos is not None and tokenizer.chat is not None and _in_turns(tokenizer)):
+        bos = None  # of GPT-2, say, whose texts begin with nothing
     empty = tokenizer.backend.encode("").ids
     counts = np.array([np.count_nonzero(ids == bos) for ids in encoded]) if bos is not None else np.ones(1, int)
     return PromptFacts(
@@ -303,8 +305,8 @@ class _Seen:
             return
         group = done.result()
         assert group.rewards is not None
-        few, most = group.completions[: self._config.agreement.samples], self._config.agreement.problems
-        if not self.groups or (len(self.groups) < most and len(few) == len(self.groups[0].completions)):
+        few = group.completions[: COMPARED[1]]
+        if not self.groups or (len(self.groups) < COMPARED[0] and len(few) == len(self.groups[0].completions)):
             self.groups.append(RolloutGroup(group.problem_id, group.step, group.prompt_tokens, few))
         ids = [group.prompt_tokens, *(completion.tokens for completion in group.completions)]
         question, *texts = self._prompts.tokenizer.backend.decode_batch(

@@ -201,7 +201,7 @@ def of_solving(config: RunConfig, rollouts: RolloutFacts) -> Iterator[Line]:
     said = "groups with a signal: " + ", ".join(f"n = {n} {share:.0%}" for n, share in shares.items() if n <= 64)
     n = min(shares, key=lambda size: abs(size - config.group_size))
     said += f" (n = {n} by the mean rate alone: {1 - rate**n - (1 - rate) ** n:.0%})"
-    remedy = f"set {CONFIG.group_size} where half of them have one, or cut the problems: {_curate(config)}"
+    remedy = f"set {CONFIG.group_size} where half of them have one, or cut the problems by isocompute_jax.curate"
     yield _line("look" if shares[n] < 0.25 else "fine", "signal", said, remedy)
 
 
