@@ -129,7 +129,7 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
     train, ungraded = _training_problems(config, refused)
     sets, most = {}, config.evaluation.max_problems or None
     for name, path in inputs.held_out_sets(config).items():
-        with _refusing(refused, f"held out: {name}"):
+        with _refusing(refused, "held out"):
             sets[name] = inputs.load_problems(path, grader_name=inputs.grader_names(config))[:most]
     fitting: list[Problem] = []
     if tokenizer is not None and train:
@@ -146,8 +146,9 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
         with _refusing(refused, "memory"):
             memory = _memory(config, shape)
     shared = {name: (count, len(sets[name])) for name, count in inputs.trained_on(train, sets).items()}
-    facts = Facts(config, refused or Refused(), shape, tokenizer, len(train), ungraded, shared, asked, memory)
-    if shape is None or not fitting or facts.refused.keys() & {"model", "tokenizer", "reward", "prompts"}:
+    known = {} if refused is None else refused  # what is refused below stands in it too
+    facts = Facts(config, known, shape, tokenizer, len(train), ungraded, shared, asked, memory)
+    if shape is None or not fitting or known.keys() & {"model", "tokenizer", "reward", "prompts"}:
         return facts
     count = min(problems, len(fitting))
     spread = [fitting[i * len(fitting) // count] for i in range(count)]
@@ -293,7 +294,7 @@ class _Seen:
             measure_model(self._config, shape, self._prompts, problems, directory, samples=samples, grading=self)
             eos = np.array(self._prompts.tokenizer.eos_ids[:1], np.int32)
             nothing = Completion.drawn(eos, np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
-            for problem in problems:
+            for problem in problems if "grading" not in (refused or ()) else ():
                 asked = RolloutGroup(problem.id, 0, eos, (nothing,))
                 graded = self._grading.submit(asked, problem, on_failure="zero").result()
                 if graded.rewards is not None and not graded.failures:

@@ -18,6 +18,7 @@ from isocompute_jax.pilot import check, measure
 from isocompute_jax.pilot.check import Rollout, RolloutFacts, look
 from isocompute_jax.pilot.lines import Line, lines, of_solving, page_of, text_of
 from isocompute_jax.pilot.measure import BaseRates, signal_shares
+from isocompute_jax.records.errors import RunError
 from isocompute_jax.records.requests import SampleRequest
 from isocompute_jax.records.rollout import Completion, Problem
 from isocompute_jax.service.server.engines.base import JaxSettings
@@ -37,6 +38,10 @@ async def fails_on_two(problem, completion):
     if "2" in completion:
         raise LookupError("no such thing")
     return float(problem.answer in completion)
+
+
+async def fails_on_nothing(problem, completion):
+    return float(completion[0] == problem.answer)
 
 
 class Scripted:
@@ -298,6 +303,22 @@ def test_a_reward_that_fails_on_some(plain, scripted):
     _, found = looked(run_on(plain, problems(16), reward__function=f"{REWARDS}fails_on_two"), plain)
     said = only(found, "failures")
     assert "failed on 24 of 64 answers" in said and "no such thing" in said and "config.reward.on_failure" in said
+
+
+def test_what_fails_while_it_looks_is_a_line_too(plain, scripted, monkeypatch):
+    config = run_on(plain, problems(16), reward__function=f"{REWARDS}fails_on_nothing")
+    facts, found = looked(config, plain)
+    assert "IndexError" in only(found, "grading") and facts.rollouts is not None and not facts.rollouts.empty
+
+    def lost(*_, **__):
+        raise RunError("no endpoint has answered for 1800 s")
+
+    monkeypatch.setattr(measure, "make_sampler", lost)
+    config = run_on(plain, problems(16))
+    facts, found = looked(config, plain / "lost")
+    assert "no endpoint has answered" in only(found, "sampler") and facts.rollouts is None
+    with pytest.raises(RunError, match="no endpoint"):
+        look(config, plain / "stops", problems=8, samples=8, stops=True)
 
 
 def test_answers_that_no_grader_reads(plain, scripted):
