@@ -45,7 +45,8 @@ def main() -> None:
     use_training_cache()
     with tempfile.TemporaryDirectory() as directory, set_by_flags({} if run_flags.CONFIG.value else run_flags.FIELDS):
         record = pathlib.Path(directory) / "measured"
-        facts = look(config, record, problems=MEASURED.value, samples=SAMPLES.value, stops=False)
+        counts = {"problems": MEASURED.value, "samples": SAMPLES.value}
+        facts = look(config, record, **counts, stops=False, left_open=run_flags.left_open())
         found = lines(facts)
     write_atomic(pathlib.Path(OUT.value), page_of(facts, found))
     say(text_of(found))

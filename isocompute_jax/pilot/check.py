@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from isocompute_jax.tasks.grading.engine import OnFailure
 OPENED, CLOSED = "<think>", "</think>"
 SHOWN = 20
 """Answers of either kind that are kept with their texts, for a person to judge."""
+ANSWER = 256
+"""Tokens of the longest answer where nobody has said how long it may be."""
 COMPARED = (8, 2)
 """Problems, and rollouts of each, whose log-probabilities are computed again."""
 
@@ -102,7 +104,15 @@ class Facts:
     agreement: Mapping[str, float | int] | None = None  # as `evaluation.compare` has it
 
 
-def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: int, stops: bool) -> Facts:
+def look(
+    config: RunConfig,
+    directory: pathlib.Path,
+    *,
+    problems: int,
+    samples: int,
+    stops: bool,
+    left_open: Collection[str] = (),
+) -> Facts:
     """Reads, renders, draws and grades, and trains nothing.
 
     Args:
@@ -111,6 +121,7 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
       problems: that rollouts are drawn of, spread over the training set.
       samples: rollouts of each.
       stops: whether what is refused is raised, as by a pilot, which has asked for all that a run refuses.
+      left_open: fields of `sampling` that nobody has set: lengths, which become those of the problems and the model.
 
     Raises:
       InputError, RunError: something is refused, and `stops`.
@@ -137,6 +148,8 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
         with _refusing(refused, "prompts"), _unlogged():
             encoded = prompts.encode([*train, *(problem for own in sets.values() for problem in own)])
             asked = prompt_facts(prompts, encoded, train)
+            if shape is not None:
+                config = _with_lengths(config, left_open, int(asked.lengths.max()), shape)
             limit = config.sampling.max_prompt_tokens
             fitting = [own for own, ids in zip(train, encoded, strict=False) if 1 <= len(ids) <= limit]
     if refused == {} and asked is not None and not ungraded and asked.lengths.max() <= limit:  # else it says no more
@@ -160,6 +173,13 @@ def look(config: RunConfig, directory: pathlib.Path, *, problems: int, samples: 
     with _refusing(refused, "agreement"):
         facts = dataclasses.replace(facts, agreement=_agreement(config, shape, seen.groups))
     return dataclasses.replace(facts, rollouts=seen.facts(spread, samples))
+
+
+def _with_lengths(config: RunConfig, left_open: Collection[str], longest: int, shape: ModelConfig) -> RunConfig:
+    """With room for the longest prompt, and for answers of up to `ANSWER` tokens, where these are left open."""
+    chosen = {"max_prompt_tokens": longest, "max_tokens": max(min(ANSWER, shape.max_positions - longest), 1)}
+    sampling = dataclasses.replace(config.sampling, **{name: chosen[name] for name in left_open})
+    return dataclasses.replace(config, sampling=sampling)
 
 
 @contextlib.contextmanager

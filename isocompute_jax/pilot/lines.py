@@ -143,7 +143,8 @@ def _of_answers(facts: Facts, rollouts: RolloutFacts) -> Iterator[Line]:
     also = f", or {CONFIG.prompts.chat_template}=on" if untaught else ""
     wanted = "higher" if math.isinf(holds) else f"to {_rounded(holds)}"
     remedy = f"set {CONFIG.sampling.max_tokens} {wanted}{also}, or see to what ends an answer"
-    yield _line(graded(cut / len(answers), 0.1, 0.5), "answers' lengths", said, remedy)
+    harm = 0.5 if not any(answer.cut and answer.paid for answer in answers) else 1.0  # some need no end to be paid
+    yield _line(graded(cut / len(answers), 0.1, harm), "answers' lengths", said, remedy)
     thought = [answer for answer in answers if answer.thought]
     if thought:
         left = sum(answer.thought == "open" for answer in thought)

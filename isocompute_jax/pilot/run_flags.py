@@ -53,3 +53,8 @@ def config_of_flags() -> RunConfig:
         if not path:
             raise InputError(f"--{flag} is missing: give it, or --config=FILE that says it")
     return config
+
+
+def left_open() -> list[str]:
+    """Fields of `sampling` that neither a config nor a flag has set."""
+    return [] if CONFIG.value else [flag.name for flag in (MAX_PROMPT_TOKENS, MAX_TOKENS) if not flag.value]

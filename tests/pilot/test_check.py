@@ -280,6 +280,10 @@ def test_answers_that_are_cut_off(plain, scripted):
     _, found = looked(run_on(plain, problems(16)), plain)
     said = only(found, "answers' lengths")
     assert "40 of 64 answers are cut off at 8 tokens" in said and "set config.sampling.max_tokens to 46" in said
+    scripted(lambda _, i: f"{i % 2 + 3}...")  # paid all the same: SmolLM2 ends hardly any of its answers
+    _, found = looked(run_on(plain, problems(16)), plain / "paid")
+    [line] = [line for line in found if line.what == "answers' lengths"]
+    assert line.state == "look" and "no length is known to hold 95%" in line.said and wrong(found) == []
 
 
 def test_prompts_beyond_the_limit(plain, scripted):
@@ -289,6 +293,15 @@ def test_prompts_beyond_the_limit(plain, scripted):
     assert "82 at most; 1 of 22 are longer than 20" in said and "config.sampling.max_prompt_tokens=82" in said
     _, found = looked(run_on(plain, problems(16), sampling__max_tokens=100), plain / "positions")
     assert "make sequences of up to 190 tokens" in only(found, "model")
+
+
+def test_lengths_that_nobody_has_set_are_those_of_prompts_and_model(plain, scripted):
+    config = run_on(plain, [*problems(15), Problem("long", "1+" * 9 + "1=", "3", "numeric")])
+    facts = look(
+        config, plain / "record", problems=8, samples=8, stops=False, left_open=["max_prompt_tokens", "max_tokens"]
+    )
+    assert wrong(lines(facts)) == []
+    assert (facts.config.sampling.max_prompt_tokens, facts.config.sampling.max_tokens) == (20, 108)
 
 
 def test_a_reward_that_pays_for_nothing(plain, scripted):
