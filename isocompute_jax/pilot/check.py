@@ -35,7 +35,7 @@ from isocompute_jax.tasks.grading.engine import OnFailure
 OPENED, CLOSED = "<think>", "</think>"
 SHOWN = 20
 """Answers of either kind that are kept with their texts, for a person to judge."""
-ANSWER = 256
+ANSWER = 128
 """Tokens of the longest answer where nobody has said how long it may be."""
 COMPARED = (8, 2)
 """Problems, and rollouts of each, whose log-probabilities are computed again."""
