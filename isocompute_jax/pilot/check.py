@@ -165,14 +165,31 @@ def look(
         return facts
     count = min(problems, len(fitting))
     spread = [fitting[i * len(fitting) // count] for i in range(count)]
-    seen = _Seen(config, prompts)
-    with _refusing(refused, "sampler"):
-        seen.draw(shape, spread, directory, samples, refused)
+    return _with_rollouts(facts, refused, prompts, spread, directory, samples)
+
+
+def _with_rollouts(
+    facts: Facts,
+    refused: Refused | None,
+    prompts: Prompts,
+    problems: Sequence[Problem],
+    path: pathlib.Path,
+    samples: int,
+) -> Facts:
+    """With what the model answers to problems, and what that is worth."""
+    config, shape = facts.config, facts.shape
+    assert shape is not None
+    with contextlib.closing(_Seen(config, prompts)) as seen, _refusing(refused, "sampler"):
+        with _refusing(refused, "grading"):
+            seen.check(problems)
+        measure_model(config, shape, prompts, problems, path, samples=samples, grading=seen)
+        if "grading" not in facts.refused:
+            seen.grade_nothing(problems)
     if not seen.answers:
         return facts
     with _refusing(refused, "agreement"):
         facts = dataclasses.replace(facts, agreement=_agreement(config, shape, seen.groups))
-    return dataclasses.replace(facts, rollouts=seen.facts(spread, samples))
+    return dataclasses.replace(facts, rollouts=seen.facts(problems, samples))
 
 
 def _with_lengths(config: RunConfig, left_open: Collection[str], longest: int, shape: ModelConfig) -> RunConfig:
@@ -196,7 +213,7 @@ def _refusing(refused: Refused | None, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Within it nothing is logged: what is warned of becomes a line."""
+    """Logs nothing meanwhile: what is warned of becomes a line."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -265,60 +282,36 @@ def _thought(text: str) -> str:
     return "open" if text.rfind(OPENED) > text.rfind(CLOSED) else "closed"
 
 
-class _Seen:
-    """Grades rollouts, and keeps of them what is looked at; used from any thread, as `Grades` are.
+class _Seen(Grading):
+    """Grades rollouts, and keeps of them what is looked at."""
 
-    Args:
-      config: of the run.
-      prompts: of the run.
-    """
-
-    def __init__(self, config: RunConfig, prompts: Prompts):
-        self._config, self._prompts = config, prompts
-        self._grading = Grading(config.reward, prompts.tokenizer.decode)
+    def __init__(self, run: RunConfig, prompts: Prompts):
+        super().__init__(run.reward, prompts.tokenizer.decode)
+        self._run, self._prompts = run, prompts
         self._spans: list[tuple[float, float]] = []
         self._kept = {True: SHOWN, False: SHOWN}
         self._empty: dict[str, float] = {}
         self.answers: list[Rollout] = []
         self.groups: list[RolloutGroup] = []  # what agreement is measured on
 
-    @property
-    def stops(self) -> bool:
-        """As in `Grading`."""
-        return self._grading.stops
-
     def submit(
         self, group: RolloutGroup, problem: Problem, *, on_failure: OnFailure | None = None
     ) -> concurrent.futures.Future[RolloutGroup]:
         """As in `Grading`."""
         start = time.perf_counter()
-        future = self._grading.submit(group, problem, on_failure=on_failure)
+        future = super().submit(group, problem, on_failure=on_failure)
         future.add_done_callback(lambda done: self._note(done, problem, start))
         return future
 
-    def draw(
-        self,
-        shape: ModelConfig,
-        problems: Sequence[Problem],
-        directory: pathlib.Path,
-        samples: int,
-        refused: Refused | None,
-    ) -> None:
-        """Draws and grades rollouts of problems, then grades an empty answer to each.
-
-        Raises as `measure_model`; a reward that fails at what it is tried on first is noted in `refused`.
-        """
-        with contextlib.closing(self._grading):
-            with _refusing(refused, "grading"):
-                self._grading.check(problems)
-            measure_model(self._config, shape, self._prompts, problems, directory, samples=samples, grading=self)
-            eos = np.array(self._prompts.tokenizer.eos_ids[:1], np.int32)
-            nothing = Completion.drawn(eos, np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
-            for problem in problems if "grading" not in (refused or ()) else ():
-                asked = RolloutGroup(problem.id, 0, eos, (nothing,))
-                graded = self._grading.submit(asked, problem, on_failure="zero").result()
-                if graded.rewards is not None and not graded.failures:
-                    self._empty[problem.id] = float(graded.rewards[0])
+    def grade_nothing(self, problems: Sequence[Problem]) -> None:
+        """Grades an empty answer to each problem."""
+        eos = np.array(self._prompts.tokenizer.eos_ids[:1], np.int32)
+        nothing = Completion.drawn(eos, np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
+        for problem in problems:
+            group = RolloutGroup(problem.id, 0, eos, (nothing,))
+            graded = super().submit(group, problem, on_failure="zero").result()
+            if graded.rewards is not None and not graded.failures:
+                self._empty[problem.id] = float(graded.rewards[0])
 
     def _note(self, done: concurrent.futures.Future[RolloutGroup], problem: Problem, start: float) -> None:
         self._spans.append((start, time.perf_counter()))
@@ -336,7 +329,7 @@ class _Seen:
         unmarked = group.reward_metrics.get(UNMARKED, np.zeros(len(texts)))
         for i, (completion, text) in enumerate(zip(group.completions, texts, strict=True)):
             reward, failure = float(group.rewards[i]), group.failures.get(i, "")
-            paid = not failure and reward >= self._config.evaluation.solved_at
+            paid = not failure and reward >= self._run.evaluation.solved_at
             kept = not failure and self._kept[paid] > 0
             self._kept[paid] -= kept
             self.answers.append(
