@@ -55,7 +55,7 @@ def lines_of(folder: pathlib.Path, suffix: str = ".py") -> int:
 
 @pytest.mark.parametrize(
     ("folder", "bar"),
-    [("isocompute_jax", 64_520), ("isocompute_jax/fit", 10_790), ("tests", 58_140), ("benchmarks", 9_590)],
+    [("isocompute_jax", 65_280), ("isocompute_jax/fit", 10_810), ("tests", 58_550), ("benchmarks", 9_590)],
 )
 def test_lines(folder, bar):
     assert lines_of(ROOT / folder) <= bar

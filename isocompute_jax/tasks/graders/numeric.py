@@ -206,9 +206,10 @@ def _last_number(text: str) -> WrittenNumber | None:
         last = last_match(_NUMBER, plain)
         if last is None:
             continue
-        words = _LAST_WORDS.search(plain[max(last.start() - NEIGHBOURS, 0) : last.start()])
+        words = _LAST_WORDS.findall(plain[max(last.start() - NEIGHBOURS, 0) : last.start()])[0]
         after = re.split(r"[,;:?=]|\.\s|\.$", plain[last.end() : last.end() + NEIGHBOURS], maxsplit=1)[0]
-        return _value(last) if words is not None and _leaves_value(words[0], after) else None
+        before = re.sub(r"^.*\d\S*\s", "", words)  # from the number before on: "3+1 is 4"
+        return _value(last) if _leaves_value(before, after) else None
     return None
 
 

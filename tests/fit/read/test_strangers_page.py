@@ -43,7 +43,7 @@ def test_a_file_of_the_page_is_read_as_it_says(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(FILES[name])
-    own = {"metric": "y"} if name == "series.json" else {}
-    runs, notes = read_curves([str(path)], ReadOptions(compute="steps", **own))
+    options = ReadOptions(compute="steps", metric="y") if name == "series.json" else ReadOptions(compute="steps")
+    runs, notes = read_curves([str(path)], options)
     assert notes.read is not None
     assert {run.run: run.columns[notes.read.metric].round(6).tolist() for run in runs} == EXPECTED[name]

@@ -43,8 +43,8 @@ BOTH = [
     ("20", r"\boxed{x + 1 = 20}", 0), ("20", r"\boxed{20 = x + 1}", 0), ("20", r"\boxed{x \geq 20}", 0),
     ("20", r"\boxed{x > 20}", 0), ("20", r"\boxed{x \neq 20}", 0), ("20", r"\boxed{f(x) = 20}", 1),
     ("20", r"\boxed{x_1 = 20}", 1), ("20", r"\boxed{AB = 20}", 1), ("20", r"\boxed{p + q = 20}", 1),
-    ("20", "So there are 20 apples left.", 1), ("20", "So $20$ apples are left.", 1), ("20", "Total: $20", 1),
-    ("20", r"It costs \$20.", 1), ("20", "So it's 20%.", 1),
+    ("4", "3+1 is 4", 1), ("20", "So there are 20 apples left.", 1), ("20", "So $20$ apples are left.", 1),
+    ("20", "Total: $20", 1), ("20", r"It costs \$20.", 1), ("20", "So it's 20%.", 1),
     # as a fresh reader wrote them
     ("-5", "The answer is negative 5.", 1), ("5", "The answer is negative 5.", 0), ("-5", "The answer is minus 5.", 1),
     ("5", "The answer isn't 5", 0), ("5", "It can't be 5", 0), ("5", "The answer cannot be 5.", 0),
