@@ -105,7 +105,7 @@ def here(tmp_path_factory) -> pathlib.Path:
     files = {
         "rewards.py": "def brief(problem, completion): return 1.0\n",
         "broken.py": "# A config.\nimport nothing\n",
-        "table.csv": "run,compute,reward\na,1,0.2\na,2,0.3\n",
+        "table.csv": "run,compute,amount\na,1,0.2\na,2,0.3\n",
         "fields.jsonl": json.dumps({"question": "1+1=", "answer": "2"}),
         "bad.jsonl": '{"prompt": "1+1=", "answer":\n',
         "empty.jsonl": "",

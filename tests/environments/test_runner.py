@@ -191,6 +191,7 @@ def test_what_is_not_python_takes_no_names_away():
         assert "[5, 6]" in played(runner, *turns, "<python>print([x, z])</python>", rollout="other").observation
 
 
+@pytest.mark.slow
 def test_each_program_has_its_own_time():
     """Two that take most of it leave a third all of it; one that took too long is not run again."""
     with running("python", options={"seconds": 1.0}) as runner:

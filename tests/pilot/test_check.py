@@ -404,6 +404,7 @@ def test_what_models_write_cannot_command_a_page_or_a_terminal(plain, scripted):
     assert "\x1b" not in text_of([Line("look", "x", "\x1b[31m", "")])
 
 
+@pytest.mark.slow
 def test_the_command(plain):
     tasks.write_problems(plain / "never.jsonl", problems(16, answer="7"))
     out, flags = plain / "page.html", [f"--model={plain}", f"--problems={plain / 'never.jsonl'}"]

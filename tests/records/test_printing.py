@@ -89,7 +89,7 @@ def test_the_fit_of_a_table(tmp_path):
 
 
 def test_a_table_without_the_metric(tmp_path):
-    path = table(tmp_path / "curves.csv", columns=("run", "compute", f"reward{EVIL}", "eval_set", "model", EVIL))
+    path = table(tmp_path / "curves.csv", columns=("run", "compute", f"amount{EVIL}", "eval_set", "model", EVIL))
     done = mains.run("isocompute_jax.fit", [f"--runs={path}", f"--out={tmp_path / 'out'}"])
     assert done.returncode == 2 and harmless(done.stderr) and SHOWN.partition(r"\n")[0] in done.stderr
 
