@@ -1,4 +1,4 @@
-"""SHA-256 of every file of a directory, written into it: what was damaged since is told, here or by `sha256sum -c`."""
+"""Digests of files: of a whole directory, to tell damage (`sha256sum -c` does too), and of models, to tell them apart."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from isocompute_jax.tasks.graders.protocol import UNMARKED, Grade, Grader
 MAX_TEXT_CHARS = 100_000
 
 _MARKER = re.compile(r"####|answer(?:\s{1,3}is\b|\*{0,2}\s?:)|答案\s?(?:是|为|:|\uff1a)", re.IGNORECASE)
-_BOX_OR_BRACE = re.compile(r"\\f?boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
+_BOX_OR_BRACE = re.compile(r"\\boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"(?:(?<!\\)\\+|(?<![\\A-Za-z]))(?:f?boxed|fbox)\s{0,3}\{")  # a run of signs is read once
 _LOOSE_BOX = re.compile(r"\\(?:boxed|fbox)\s?(-?\d+(?:\.\d+)?|[A-Za-z])(?![A-Za-z\d{])")
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
@@ -52,11 +52,10 @@ class Final(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """What is said at last: behind a marker the first sentence, at the end the last, from its first number on."""
+        """What is said at last without a box: behind a marker the first sentence, else the last from its number on."""
         if self.place == "marker":
             return _SENTENCE.split(self.text)[0]
-        last = _SENTENCE.split(self.text.strip())[-1]
-        return last if self.place == "box" else re.sub(r"^[^\d$\\]*", "", last)
+        return re.sub(r"^[^\d$\\]*", "", _SENTENCE.split(self.text.strip())[-1])
 
     @property
     def hedged(self) -> bool:

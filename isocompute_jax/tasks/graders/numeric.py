@@ -80,10 +80,10 @@ _MINUS = re.compile(r"(?<![^\W\d_])-|-(?![^\W\d_])")
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 _CHANGING_WORDS = """
 sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt cbrt root abs min max mod gcd lcm floor ceil pi infty
-infinity i e or not never except but than least most between plus minus over under above below beyond exceeds exceeding
-divided multiplied times square cube cubed squared reciprocal inverse negative twice double triple thrice factorial
+infinity i e or not never except but than least most between plus minus under above below beyond exceeds exceeding
+over divided multiplied times square cube cubed squared reciprocal inverse negative twice double triple thrice factorial
 percent half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths
-hundred thousand million millions billion billions trillion dozen bn mn mio mrd million millionen milliarden lakh crore
+hundred thousand million millions billion billions trillion dozen bn mn mio mrd millionen milliarden lakh crore
 two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety
 """
 _CHANGING = frozenset(_CHANGING_WORDS.split())
