@@ -1,4 +1,4 @@
-"""Digests of files: of a whole directory, to tell damage (`sha256sum -c` does too), and of models, to tell them apart."""
+"""Digests of files: of a whole directory, by which damage is told (`sha256sum -c` does too), and of models."""
 
 from __future__ import annotations
 
